@@ -1,0 +1,193 @@
+// Planners of the attention family. Register blocks: measured on Zen 4 and Zen 5, 20 to 28 accumulators are within two
+// points of each other, so a block of rows is chosen to hold whole tokens (a multiple of the group).
+#include "codegen/attention/attention_plan.h"
+
+#include <algorithm>
+
+namespace xjit {
+namespace {
+
+absl::Status CheckShape(int heads, int kv_heads, int head_dim) {
+  if (heads <= 0 || kv_heads <= 0 || heads % kv_heads != 0) {
+    return InvalidArgument("attention: {} heads are not a multiple of {} KV heads", heads, kv_heads);
+  }
+  if (head_dim < 16 || head_dim > 256 || head_dim % 16 != 0) {
+    return Unimplemented("attention: head_dim {} is not a multiple of 16 from 16 to 256", head_dim);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const AttentionDesc& desc) {
+  XJIT_RETURN_IF_ERROR(CheckShape(desc.heads, desc.kv_heads, desc.head_dim));
+  // Row numbers of an item times a 32-bit reciprocal of the group stay exact far beyond this.
+  if (desc.group() > 128) return Unimplemented("attention: {} query heads a KV head (at most 128)", desc.group());
+  if (desc.window < 0) return InvalidArgument("attention: window {} is negative", desc.window);
+  if (desc.kv != DType::kBF16 && desc.kv != DType::kF32) {
+    return Unimplemented("attention: KV of type {} (bf16 and f32 are known)", Name(desc.kv));
+  }
+  const int64_t q_bytes = desc.q == DType::kBF16 ? 2 : 4;
+  if (desc.ldq_bytes < desc.heads * desc.head_dim * q_bytes || desc.ldo_bytes < int64_t{4} * desc.heads * desc.head_dim) {
+    return InvalidArgument("attention: rows of {} and {} bytes do not hold {} heads of {}", desc.ldq_bytes,
+                           desc.ldo_bytes, desc.heads, desc.head_dim);
+  }
+  return absl::OkStatus();
+}
+
+// Rows of a block: whole tokens where that fills a register block of up to `limit` rows, else near-equal parts of one.
+int BlockRows(int group, int limit) {
+  if (group > limit) {
+    const int parts = (group + limit - 1) / limit;
+    return (group + parts - 1) / parts;
+  }
+  const int best = limit / group * group;
+  return best >= 10 ? best : std::min(limit, 12);
+}
+
+int64_t Align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+void PlanScratch(const AttentionDesc& desc, AttentionPlan& plan) {
+  const int64_t rows = int64_t{kAttentionItemRows} * desc.group();
+  const int64_t blocks = (rows + plan.block_rows - 1) / plan.block_rows;
+  const int64_t q_bytes = plan.product == AttentionProduct::kDotBf16 ? 2 : 4;
+  // 64 bytes behind each row of scores (and in front of the first) take the overrun of masking by whole vectors, and
+  // keep the rows of a block out of each other's cache sets.
+  plan.s_row_bytes = 4 * std::max(plan.step_tokens, plan.few_step_tokens) + 64;
+  int64_t at = 0;
+  const auto take = [&at](int64_t bytes) {
+    const int64_t offset = at;
+    at += Align(bytes);
+    return offset;
+  };
+  plan.row_max_offset = take(64);
+  plan.alpha_offset = take(64);
+  plan.m_offset = take(blocks * 64);
+  plan.s_offset = take(64 + plan.block_rows * plan.s_row_bytes) + 64;
+  plan.l_offset = take(rows * plan.vector_bytes);
+  plan.q_offset = take(rows * desc.head_dim * q_bytes);
+  plan.o_offset = take(rows * desc.head_dim * 4);
+  plan.scratch_bytes = at;
+}
+
+// Columns of the widest register block that a few rows of `vectors` columns take.
+int FewColumns(int vectors, int accumulators) {
+  const int parts = (vectors + accumulators - 1) / accumulators;
+  return (vectors + parts - 1) / parts;
+}
+
+AttentionPlan Plan512(const AttentionDesc& desc, AttentionProduct product) {
+  AttentionPlan plan;
+  plan.product = product;
+  plan.vector_bytes = 64;
+  plan.block_rows = BlockRows(desc.group(), product == AttentionProduct::kFmaBf16 ? 12 : 14);
+  plan.qk_rows = plan.block_rows;
+  plan.pv_rows = plan.block_rows;
+  plan.pv_cols = std::min(2, desc.head_dim / 16);
+  plan.few_rows = std::max(plan.block_rows, desc.group());
+  plan.few_pv_cols = FewColumns(desc.head_dim / 16, 8);
+  plan.few_pv_rows = std::min(plan.block_rows, 24 / plan.few_pv_cols);
+  plan.step_tokens = 256;
+  plan.few_step_tokens = 64;
+  plan.few_prefetch = true;
+  plan.exp_degree = product == AttentionProduct::kDotBf16 ? 3 : 5;
+  PlanScratch(desc, plan);
+  return plan;
+}
+
+}  // namespace
+
+std::string ToString(const AttentionPlan& plan) {
+  return fmt::format("block {} rows, qk {}x32, pv {}x{}, step {}, few rows {}: pv {}x{}, step {}, scratch {}, cost {:.2f}",
+                     plan.block_rows, plan.qk_rows, plan.pv_rows, plan.pv_cols, plan.step_tokens, plan.few_rows,
+                     plan.few_pv_rows, plan.few_pv_cols, plan.few_step_tokens, plan.scratch_bytes, plan.cost);
+}
+
+absl::StatusOr<AttentionPlan> PlanAttentionBf16Dot(const AttentionDesc& desc, const TargetInfo& target) {
+  XJIT_RETURN_IF_ERROR(Check(desc));
+  if (target.isa < Isa::kAvx512Bf16) return FailedPrecondition("attention: vdpbf16ps needs avx512_bf16");
+  if (desc.q != DType::kBF16 || desc.kv != DType::kBF16) {
+    return Unimplemented("attention: vdpbf16ps takes q and KV in bf16, not {} and {}", Name(desc.q), Name(desc.kv));
+  }
+  AttentionPlan plan = Plan512(desc, AttentionProduct::kDotBf16);
+  plan.cost = 2.0 * desc.head_dim / 32 + 0.7;
+  return plan;
+}
+
+absl::StatusOr<AttentionPlan> PlanAttentionFma512(const AttentionDesc& desc, const TargetInfo& target) {
+  XJIT_RETURN_IF_ERROR(Check(desc));
+  if (target.isa < Isa::kAvx512) return FailedPrecondition("attention: this kernel needs avx512");
+  if (desc.q != DType::kF32) return Unimplemented("attention: f32 products take q in f32, not {}", Name(desc.q));
+  AttentionPlan plan =
+      Plan512(desc, desc.kv == DType::kF32 ? AttentionProduct::kFmaF32 : AttentionProduct::kFmaBf16);
+  plan.cost = 2.0 * desc.head_dim / 16 + 1.0;
+  return plan;
+}
+
+absl::StatusOr<AttentionPlan> PlanAttentionFma2(const AttentionDesc& desc, const TargetInfo&) {
+  XJIT_RETURN_IF_ERROR(Check(desc));
+  if (desc.q != DType::kF32) return Unimplemented("attention: f32 products take q in f32, not {}", Name(desc.q));
+  AttentionPlan plan;
+  plan.product = desc.kv == DType::kF32 ? AttentionProduct::kFmaF32 : AttentionProduct::kFmaBf16;
+  plan.vector_bytes = 32;
+  plan.block_rows = BlockRows(desc.group(), 12);
+  plan.qk_rows = 3;  // 3 x 4 vectors of 8: 12 accumulators, 3 broadcasts, 1 load
+  plan.pv_rows = plan.few_pv_rows = 3;
+  plan.pv_cols = plan.few_pv_cols = std::min(4, desc.head_dim / 8);
+  plan.few_rows = std::max(plan.block_rows, desc.group());
+  plan.step_tokens = 256;
+  plan.few_step_tokens = 64;
+  plan.few_prefetch = true;
+  plan.exp_degree = 5;
+  PlanScratch(desc, plan);
+  plan.cost = 2.0 * desc.head_dim / 8 + 2.0;
+  return plan;
+}
+
+absl::StatusOr<AttentionMergePlan> PlanAttentionMerge(const AttentionDesc& desc, const TargetInfo& target) {
+  XJIT_RETURN_IF_ERROR(CheckShape(desc.heads, desc.kv_heads, desc.head_dim));
+  AttentionMergePlan plan;
+  plan.vector_bytes = target.isa >= Isa::kAvx512 ? 64 : 32;
+  plan.cost = 2.0 * desc.heads * desc.head_dim * 4 / plan.vector_bytes;
+  return plan;
+}
+
+namespace {
+
+absl::StatusOr<RopeStorePlan> PlanRopeStore(const RopeStoreDesc& desc) {
+  XJIT_RETURN_IF_ERROR(CheckShape(desc.heads, desc.kv_heads, desc.head_dim));
+  if (desc.rope_dim != desc.head_dim) {
+    return Unimplemented("rope_store: {} rotated dimensions of {} (all or nothing is known)", desc.rope_dim,
+                         desc.head_dim);
+  }
+  for (const DType type : {desc.q, desc.kv}) {
+    if (type != DType::kBF16 && type != DType::kF32) {
+      return Unimplemented("rope_store: type {} (bf16 and f32 are known)", Name(type));
+    }
+  }
+  const int64_t q_bytes = desc.q == DType::kBF16 ? 2 : 4;
+  if (desc.ldqkv_bytes < int64_t{4} * (desc.heads + 2 * desc.kv_heads) * desc.head_dim ||
+      desc.ldq_bytes < q_bytes * desc.heads * desc.head_dim) {
+    return InvalidArgument("rope_store: rows of {} and {} bytes do not hold {} + 2 x {} heads of {}", desc.ldqkv_bytes,
+                           desc.ldq_bytes, desc.heads, desc.kv_heads, desc.head_dim);
+  }
+  return RopeStorePlan{};
+}
+
+}  // namespace
+
+absl::StatusOr<RopeStorePlan> PlanRopeStore512(const RopeStoreDesc& desc, const TargetInfo& target) {
+  if (target.isa < Isa::kAvx512) return FailedPrecondition("rope_store: this kernel needs avx512");
+  XJIT_ASSIGN_OR_RETURN(RopeStorePlan plan, PlanRopeStore(desc));
+  plan.vector_bytes = 64;
+  plan.convert_bf16 = target.isa >= Isa::kAvx512Bf16;
+  plan.cost = 1.0 * desc.heads * desc.head_dim / 16 + 2.0 * desc.kv_heads * desc.head_dim;
+  return plan;
+}
+
+absl::StatusOr<RopeStorePlan> PlanRopeStore2(const RopeStoreDesc& desc, const TargetInfo&) {
+  XJIT_ASSIGN_OR_RETURN(RopeStorePlan plan, PlanRopeStore(desc));
+  plan.vector_bytes = 32;
+  plan.cost = 1.0 * desc.heads * desc.head_dim / 8 + 3.0 * desc.kv_heads * desc.head_dim;
+  return plan;
+}
+
+}  // namespace xjit

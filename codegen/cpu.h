@@ -1,0 +1,48 @@
+// What this machine's processor can do: CPUID, XGETBV and the operating system's permission for tiles.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ir/support/status.h"
+#include "ir/support/target.h"
+
+namespace xjit {
+
+// The words that decide the ISA. Intel SDM vol. 2, CPUID; vol. 1, 13.3 (XCR0).
+struct CpuFeatures {
+  uint32_t leaf1_ecx = 0;
+  uint32_t leaf7_ebx = 0;
+  uint32_t leaf7_ecx = 0;
+  uint32_t leaf7_edx = 0;
+  uint32_t leaf7_1_eax = 0;
+  uint64_t xcr0 = 0;              // 0 without OSXSAVE
+  bool tile_permission = false;  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) was granted
+};
+
+// The highest level whose instructions exist and whose registers the operating system saves; nullopt below AVX2 + FMA +
+// F16C.
+std::optional<Isa> IsaOf(const CpuFeatures& features);
+
+// Of the host, read once. Asks the system for tile data where the processor has AMX (Linux, once a process).
+const CpuFeatures& HostFeatures();
+// The host's level; kAvx2 where it has not even that (ChooseIsa says so).
+Isa HostIsa();
+
+// The level to compile for. `flag` (of --isa), else the environment's XJIT_ISA, caps it; neither, or "auto", is the
+// host's level, at most avx512_bf16 (no kernel uses tiles). InvalidArgument: a name that is not a level.
+// FailedPrecondition: a level the host has not.
+absl::StatusOr<Isa> ChooseIsa(std::optional<std::string_view> flag);
+// The same for a given host, without the environment; `given` is how the user said it ("--isa amx"), for errors.
+absl::StatusOr<Isa> ChooseIsa(std::optional<std::string_view> name, std::string_view given, std::optional<Isa> host);
+
+// The brand string: "AMD EPYC 9655 96-Core Processor"; "unknown" where there is none.
+std::string CpuName();
+
+// name "host", the host's ISA and its cache sizes (CPUID leaf 4, AMD: 0x8000001D; TargetInfo's defaults where the
+// processor does not tell). Threads, cores and NUMA nodes are left at 1: what the process may use is not CPUID's to say.
+TargetInfo HostCpu();
+
+}  // namespace xjit

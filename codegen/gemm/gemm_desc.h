@@ -1,0 +1,55 @@
+// What a matrix product is: C[m, n] = A[m, k] * W[n, k]^T with an epilogue, W packed into panels (pack.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ir/support/dtype.h"
+
+namespace xjit {
+
+// Columns of a panel: two groups of 16, one zmm of f32 each.
+inline constexpr int kPanelColumns = 32;
+inline constexpr int kGroupColumns = 16;
+
+// Applied to the f32 sums in this order: + bias[n], then silu_mul, then + residual[m, n].
+struct Epilogue {
+  bool bias = false;
+  // Group 0 of a panel is 16 columns of the gate, group 1 the same 16 of up; C gets 16 columns silu(gate) * up.
+  bool silu_mul = false;
+  bool residual = false;
+  bool operator==(const Epilogue&) const = default;
+};
+
+struct GemmDesc {
+  int64_t n = 0;  // columns, as packed: a multiple of kPanelColumns (pad columns have zero weights and zero bias)
+  int64_t k = 0;  // depth: a multiple of the block of `w`; any size for f32, f16, bf16
+  DType a = DType::kF32;  // activations: kF32, kBF16 (vdpbf16ps) or kQ8Act (vpdpbusd)
+  DType w = DType::kF32;  // weights, any encoding
+  // 1..kMaxFewRows: few rows, exactly this many in every call (m0 = 0, m1 = rows), each weight byte streamed once.
+  // 0: many rows, any [m0, m1), a panel is unpacked once for all of them.
+  int rows = 0;
+  int64_t lda_bytes = 0;  // from row to row of A
+  int64_t ldc_bytes = 0;  // from row to row of C and of the residual
+  Epilogue epilogue;
+  bool operator==(const GemmDesc&) const = default;
+
+  int64_t panels() const { return n / kPanelColumns; }
+};
+inline constexpr int kMaxFewRows = 8;
+
+// A call computes panels [n0, n1) for rows [m0, m1), whole k. It reads and writes nothing outside them, except that A's
+// row may be read up to the next multiple of 64 bytes.
+struct GemmArgs {
+  const void* a = nullptr;  // row m at a + m * lda_bytes: f32[k], bf16[k] (zero-padded to even k), or Q8Layout{k}
+  const void* w = nullptr;  // panel p at w + p * PanelBytes(desc.w, desc.k); 64-byte aligned
+  float* c = nullptr;       // panel p of a row starts at column 32 p (16 p with silu_mul)
+  const float* residual = nullptr;  // may be c itself
+  const float* bias = nullptr;      // [n] in packed column order
+  void* scratch = nullptr;          // this thread's, Kernel::scratch_bytes, 64-byte aligned
+};
+
+// "gemm.avx512_vnni.q8act_q4_k_f32.m1n8960k1536.silu_mul"; `row` is the kernels.inc row's name.
+std::string GemmName(const GemmDesc& desc, const char* row);
+
+}  // namespace xjit

@@ -1,0 +1,84 @@
+// One vector width for code that is emitted for both: 16 f32 lanes (zmm, AVX-512 F/BW/DQ/VL) or 8 (ymm, AVX2 + FMA +
+// F16C, VEX encodings only). What differs between the two instruction sets is here and nowhere else.
+#pragma once
+
+#include <cstdint>
+
+#include "codegen/emitter.h"
+#include "codegen/gemm/gemm_desc.h"
+
+namespace xjit {
+
+class Lanes {
+ public:
+  Lanes(Emitter& e, bool wide) : e_(e), wide_(wide) {}
+
+  bool wide() const { return wide_; }
+  int registers() const { return wide_ ? 32 : 16; }
+  int bytes() const { return wide_ ? 64 : 32; }  // of one vector
+  int count() const { return bytes() / 4; }      // f32 lanes of one vector
+  int per_group() const { return kGroupColumns / count(); }
+  int per_panel() const { return kPanelColumns / count(); }
+
+  // Register `index` at this width, and at half of it (what 16-bit data of as many lanes takes).
+  Xbyak::Xmm operator()(int index) const { return {wide_ ? Xbyak::Operand::ZMM : Xbyak::Operand::YMM, index}; }
+
+  // All lanes of dst = the dword `bits`.
+  void Fill(int dst, uint32_t bits) const { e_.vbroadcastss((*this)(dst), e_.ptr[e_.ConstLabel32(bits)]); }
+  void Zero(int dst) const {
+    const Xbyak::Xmm x(dst & 15);  // VEX clears the whole register; zmm16.. have no such short form
+    if (dst < 16) {
+      e_.vxorps(x, x, x);
+    } else {
+      e_.vpxord((*this)(dst), (*this)(dst), (*this)(dst));
+    }
+  }
+  // dst = src & mask.
+  void And(int dst, int src, int mask) const {
+    if (wide_) {
+      e_.vpandd((*this)(dst), (*this)(src), (*this)(mask));
+    } else {
+      e_.vpand((*this)(dst), (*this)(src), (*this)(mask));
+    }
+  }
+  // dst = mem & mask.
+  void And(int dst, int mask, const Xbyak::Address& mem) const {
+    if (wide_) {
+      e_.vpandd((*this)(dst), (*this)(mask), mem);
+    } else {
+      e_.vpand((*this)(dst), (*this)(mask), mem);
+    }
+  }
+  void Or(int dst, int a, int b) const {
+    if (wide_) {
+      e_.vpord((*this)(dst), (*this)(a), (*this)(b));
+    } else {
+      e_.vpor((*this)(dst), (*this)(a), (*this)(b));
+    }
+  }
+  // dst |= bits & mask; `bits` may be overwritten.
+  void OrMasked(int dst, int bits, int mask) const {
+    if (wide_) {
+      e_.vpternlogd((*this)(dst), (*this)(bits), (*this)(mask), 0xF8);  // A | (B & C)
+    } else {
+      And(bits, bits, mask);
+      Or(dst, dst, bits);
+    }
+  }
+  // dst = src, its dwords moved down by `bits` (up when negative).
+  void ShiftDown(int dst, int src, int bits) const {
+    if (bits > 0) {
+      e_.vpsrld((*this)(dst), (*this)(src), static_cast<uint8_t>(bits));
+    } else if (bits < 0) {
+      e_.vpslld((*this)(dst), (*this)(src), static_cast<uint8_t>(-bits));
+    } else if (dst != src) {
+      e_.vmovaps((*this)(dst), (*this)(src));
+    }
+  }
+
+ private:
+  Emitter& e_;
+  bool wide_;
+};
+
+}  // namespace xjit

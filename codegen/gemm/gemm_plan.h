@@ -1,0 +1,50 @@
+// How a matrix product runs: the one plan struct of all gemm kernels. A planner fills it from the descriptor and the
+// machine, an emitter obeys it and decides nothing. Plain, printable, comparable.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "codegen/emitter.h"
+#include "codegen/gemm/gemm_desc.h"
+#include "ir/support/status.h"
+#include "ir/support/target.h"
+
+namespace xjit {
+
+enum class PrefetchHint : uint8_t { kNone, kT0, kT1 };
+
+struct GemmPlan {
+  // Rows of C of one register block; with many rows (desc.rows = 0) the emitter also emits a body for each smaller
+  // count, so that no row outside the call is touched.
+  int tile_rows = 0;
+  // Depth that one unpacked panel block covers (many rows), or one pass of the loop over k (few rows).
+  int64_t k_block = 0;
+  // Rows that share one unpacked k block when k is blocked; 0: all rows of the call.
+  int64_t m_block = 0;
+  // Software prefetch of packed weights: one prefetch each `prefetch_every` bytes, `prefetch_distance` bytes ahead.
+  PrefetchHint prefetch = PrefetchHint::kNone;
+  int prefetch_distance = 0;
+  int prefetch_every = 0;
+  // Many rows: while rows run, bytes of the next panel are prefetched into L2 (prefetcht1).
+  bool prefetch_next_panel = false;
+  // Activation dwords are broadcast once into a register and used for both column groups (true), or are an embedded
+  // broadcast of every dot product (false).
+  bool broadcast_a = false;
+  // Bytes of GemmArgs::scratch of each thread.
+  int64_t scratch_bytes = 0;
+  // Estimated cycles of one core for one row times one column, whole k, weights in L2. Compared between kernels that
+  // accept the same descriptor.
+  double cost = 0;
+  bool operator==(const GemmPlan&) const = default;
+};
+
+// "tile 6x2, k_block 1536, prefetch t1 +8192 every 384, scratch 61440, cost 12.1"
+std::string ToString(const GemmPlan& plan);
+
+// AVX512-VNNI, a = kQ8Act, any quantised w: vpdpbusd on weights unpacked to u8. Refuses (with the reason) what it does
+// not do. Results do not depend on desc.rows, on the plan, or on how calls split panels and rows.
+absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& target);
+absl::Status EmitGemmVnni(const GemmDesc& desc, const GemmPlan& plan, Emitter& e);
+
+}  // namespace xjit

@@ -1,0 +1,12 @@
+#include "codegen/gemm/gemm_bf16.h"
+#include "codegen/gemm/gemm_fma_kernel.h"
+
+namespace xjit {
+
+absl::StatusOr<GemmPlan> PlanGemmBf16Dot(const GemmDesc& desc, const TargetInfo& target) {
+  XJIT_RETURN_IF_ERROR(CheckFloatDesc(desc, DType::kBF16));
+  if (desc.w != DType::kBF16) return Unimplemented("weights are {}, this kernel takes bf16", Name(desc.w));
+  return PlanFloat(desc, target, {.wide = true, .dot = true});
+}
+
+}  // namespace xjit

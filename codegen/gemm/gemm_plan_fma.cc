@@ -1,0 +1,115 @@
+// How the kernels with f32 sums run: shape, register block and cache blocks, from the descriptor and the cache sizes.
+#include <algorithm>
+
+#include "codegen/gemm/gemm_fma.h"
+#include "codegen/gemm/gemm_fma_kernel.h"
+#include "codegen/gemm/gemm_fma_weights.h"
+#include "codegen/gemm/pack.h"
+
+namespace xjit {
+namespace {
+
+// Rows whose sums wait in scratch at a time: their tile is 64 KiB, far below any L2, and unpacking a panel again for
+// the next so many rows costs less than 1%.
+constexpr int64_t kMostRows = 504;
+
+bool IsWeight(DType w) { return w != DType::kI32 && w != DType::kQ8Act; }
+
+// Vector registers of the stream shape: sums, weights on their way, broadcast activations.
+int StreamVectors(const GemmDesc& desc, const FloatOps& ops) {
+  return desc.rows * (ops.wide ? 2 : 4) + WeightVectors(ReadAs(desc, ops), ops.wide) + (ops.wide ? 2 : 1);
+}
+
+// Vector instructions for one vector of weights before it can be multiplied (gemm_fma_weights.cc).
+double UnpackInstructions(DType w) {
+  switch (w) {
+    case DType::kF32:
+      return 0;
+    case DType::kF16:
+    case DType::kBF16:
+      return 1;
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+      return 6.5;
+    default:
+      return 4;
+  }
+}
+
+}  // namespace
+
+absl::Status CheckFloatDesc(const GemmDesc& desc, DType a) {
+  if (desc.a != a) return Unimplemented("activations are {}, this kernel takes {}", Name(desc.a), Name(a));
+  if (!IsWeight(desc.w)) return InvalidArgument("{} is no weight encoding", Name(desc.w));
+  if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
+    return InvalidArgument("n = {} is no multiple of {}", desc.n, kPanelColumns);
+  }
+  const int block = IsQuantized(desc.w) ? PackedBlockElems(desc.w) : 1;
+  if (desc.k <= 0 || desc.k % block != 0) {
+    return InvalidArgument("k = {} is no multiple of {}, the block of {}", desc.k, block, Name(desc.w));
+  }
+  if (desc.rows < 0 || desc.rows > kMaxFewRows) {
+    return InvalidArgument("rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
+  }
+  const int64_t a_bytes = (a == DType::kBF16 ? (desc.k + 1) / 2 : desc.k) * 4;
+  const int64_t c_bytes = (desc.epilogue.silu_mul ? desc.n / 2 : desc.n) * 4;
+  if (desc.rows != 1 && (desc.lda_bytes < a_bytes || desc.ldc_bytes < c_bytes)) {
+    return InvalidArgument("rows of {} and {} bytes overlap: a row of a takes {}, of c {}", desc.lda_bytes,
+                           desc.ldc_bytes, a_bytes, c_bytes);
+  }
+  // A register block's rows are addressed by 32-bit displacements.
+  constexpr int64_t kMostRowBytes = int64_t{1} << 26;
+  if (desc.lda_bytes > kMostRowBytes || desc.ldc_bytes > kMostRowBytes || a_bytes > kMostRowBytes) {
+    return Unimplemented("a row of {} or {} bytes is longer than {}", desc.lda_bytes, desc.ldc_bytes, kMostRowBytes);
+  }
+  return absl::OkStatus();
+}
+
+GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOps& ops) {
+  const int64_t steps = Steps(desc, ops);
+  const DType w = ReadAs(desc, ops);
+  const int registers = ops.wide ? 32 : 16;
+  const int lanes = ops.wide ? 16 : 8;
+  constexpr int kRowBytes = kPanelColumns * 4;
+  GemmPlan plan;
+  // Two multiply ports, four vector ports.
+  const double multiply = static_cast<double>(steps) / lanes * 0.5;
+  const double unpack = static_cast<double>(desc.k) / lanes * 0.25 * UnpackInstructions(w);
+  if (desc.rows > 0 && StreamVectors(desc, ops) <= registers) {
+    plan.tile_rows = desc.rows;
+    plan.k_block = WeightUnit(w);
+    plan.cost = multiply + unpack / desc.rows;
+    return plan;
+  }
+  const int most_tile_rows = ops.wide ? 12 : 6;
+  if (desc.rows > 0) {
+    // The unpacked block goes through L1.
+    plan.tile_rows = desc.rows <= most_tile_rows ? desc.rows : (desc.rows + 1) / 2;
+    plan.m_block = desc.rows;
+    plan.k_block = std::max<int64_t>(WeightUnit(w), target.l1d_bytes / 4 / kRowBytes / 32 * 32);
+    plan.cost = multiply + unpack / desc.rows;
+  } else {
+    // Half of L2 for the block of the panel, the rest for A and the sums.
+    plan.tile_rows = most_tile_rows;
+    plan.m_block = kMostRows;
+    plan.k_block = std::max<int64_t>(256, target.l2_bytes / 2 / kRowBytes / 256 * 256);
+    plan.cost = multiply + unpack / 64;
+  }
+  plan.k_block = std::min(plan.k_block, steps);
+  plan.scratch_bytes = (plan.m_block + (w == DType::kF32 ? 0 : plan.k_block)) * kRowBytes;
+  return plan;
+}
+
+absl::StatusOr<GemmPlan> PlanGemmFma512(const GemmDesc& desc, const TargetInfo& target) {
+  XJIT_RETURN_IF_ERROR(CheckFloatDesc(desc, DType::kF32));
+  return PlanFloat(desc, target, {.wide = true});
+}
+
+absl::StatusOr<GemmPlan> PlanGemmFma2(const GemmDesc& desc, const TargetInfo& target) {
+  XJIT_RETURN_IF_ERROR(CheckFloatDesc(desc, DType::kF32));
+  return PlanFloat(desc, target, {.wide = false});
+}
+
+}  // namespace xjit

@@ -1,0 +1,108 @@
+// Plans of the AVX512-VNNI gemm: which products it takes, and block sizes and prefetch from the encoding and caches.
+#include <algorithm>
+#include <limits>
+
+#include "codegen/gemm/gemm_vnni.h"
+#include "codegen/gemm/pack.h"
+#include "codegen/rows/q8_layout.h"
+
+namespace xjit {
+namespace {
+
+// Offsets of rows and panels are immediate operands and displacements of 32 bits.
+constexpr int64_t kMaxOffset = std::numeric_limits<int32_t>::max() / 2;
+
+absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
+  if (target.isa < Isa::kAvx512Vnni) {
+    return FailedPrecondition("gemm avx512_vnni: the target has {} only", Name(target.isa));
+  }
+  if (desc.a != DType::kQ8Act) return Unimplemented("gemm avx512_vnni: activations are {}, not q8act", Name(desc.a));
+  if (!IsQuantized(desc.w)) return Unimplemented("gemm avx512_vnni: weights are {}, not a block encoding", Name(desc.w));
+  if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
+    return InvalidArgument("gemm: n = {} is not a positive multiple of {}", desc.n, kPanelColumns);
+  }
+  const int block = Info(desc.w).block_elems;
+  if (desc.k <= 0 || desc.k % block != 0) {
+    return InvalidArgument("gemm: k = {} is not a positive multiple of {}, the block of {}", desc.k, block, Name(desc.w));
+  }
+  if (desc.rows < 0 || desc.rows > kMaxFewRows) {
+    return InvalidArgument("gemm: rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
+  }
+  const int64_t columns = desc.epilogue.silu_mul ? desc.n / 2 : desc.n;
+  // One row needs no stride.
+  if (desc.rows != 1 && (desc.lda_bytes < Q8Layout{desc.k}.row_bytes() || desc.ldc_bytes < 4 * columns)) {
+    return InvalidArgument("gemm: rows of {} and {} bytes are too short for k = {}, n = {}", desc.lda_bytes, desc.ldc_bytes,
+                           desc.k, desc.n);
+  }
+  if (desc.lda_bytes * kMaxFewRows + Q8Layout{desc.k}.row_bytes() > kMaxOffset || desc.ldc_bytes * kMaxFewRows > kMaxOffset ||
+      PanelBytes(desc.w, desc.k) > kMaxOffset) {
+    return Unimplemented("gemm avx512_vnni: k = {}, rows of {} and {} bytes exceed 32-bit offsets", desc.k, desc.lda_bytes,
+                         desc.ldc_bytes);
+  }
+  return absl::OkStatus();
+}
+
+// Vector multiplications for 16 columns, one row and 32 k (vpdpbusd, vmulps and fma share the multiply ports).
+int Multiplications(const VnniWeights& w) { return 8 + (w.minimum || w.halves() ? 3 : 2); }
+
+// Measured with the weights in memory, alternated with an ascending reader, 1 and 2 threads (8192 x 3072, share of the
+// reader's speed). Cores with 48 KiB of L1 data: EPYC, Zen 5: every line into L1, 8 KiB ahead, is best for all encodings
+// and 1 to 8 rows (one row 94-103%, without 43-90%; 2 threads 100%). With 32 KiB: EPYC, Zen 4: there dense prefetch costs
+// one row 5-30%, and the streamer alone suffices but for the long superblocks of K-quants, where one line in six
+// gains up to 17 points; from two rows on every line into L2 is best.
+void ChoosePrefetch(const GemmDesc& desc, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
+  plan->prefetch_distance = 8192;
+  plan->prefetch_every = 64;
+  if (target.l1d_bytes >= 48 << 10) {
+    plan->prefetch = PrefetchHint::kT0;
+  } else if (desc.rows > 1) {
+    plan->prefetch = PrefetchHint::kT1;
+  } else if (weights.parts > 1) {
+    plan->prefetch = PrefetchHint::kT1;
+    plan->prefetch_every = 384;
+  } else {
+    plan->prefetch = PrefetchHint::kNone;
+    plan->prefetch_distance = plan->prefetch_every = 0;
+  }
+}
+
+// An unpacked k block takes at most 5/8 of L1; the rest is for activations, sums, and what streams by. Rows go over it in
+// blocks of 120 (whole tiles of 4 and of 6), whose sums are 15 KiB.
+void BlockDepth(int64_t blocks, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
+  const int64_t most = std::max<int64_t>(1, target.l1d_bytes * 5 / 8 / VnniUnpackedBytes(weights));
+  const int64_t parts = (blocks + most - 1) / most;
+  plan->k_block = 32 * ((blocks + parts - 1) / parts);
+  plan->m_block = parts == 1 ? 0 : 120;
+}
+
+}  // namespace
+
+absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& target) {
+  XJIT_RETURN_IF_ERROR(Check(desc, target));
+  const VnniWeights weights = VnniWeightsOf(desc.w);
+  const int64_t blocks = desc.k / 32;
+  const double cycles_a_row = static_cast<double>(blocks) * Multiplications(weights) / kGroupColumns;
+  GemmPlan plan;
+  if (desc.rows > 0) {
+    plan.tile_rows = desc.rows;
+    // A K-quant's block is a long loop body as it is; the small blocks are unrolled up to 128 k.
+    int steps = weights.parts > 1 || desc.rows > 2 ? 1 : 4;
+    while (blocks / weights.parts % steps != 0) steps /= 2;
+    plan.k_block = 32 * weights.parts * steps;
+    ChoosePrefetch(desc, weights, target, &plan);
+    // Unpacking: about 3 operations for each of 8 registers, two a cycle, shared by the rows.
+    plan.cost = cycles_a_row + static_cast<double>(blocks) * 12 / kGroupColumns / desc.rows;
+    return plan;
+  }
+  // int32 and f32 sums of a tile are registers: 24 of 32 for 6 x 2, and with two int32 sums for the halves of q6_k 24 for 4 x 2.
+  plan.tile_rows = weights.halves() ? 4 : 6;
+  plan.broadcast_a = true;
+  BlockDepth(blocks, weights, target, &plan);
+  plan.prefetch_next_panel = true;
+  plan.prefetch_every = 64;
+  plan.scratch_bytes = blocks * VnniUnpackedBytes(weights) + plan.m_block * 128;
+  plan.cost = cycles_a_row;
+  return plan;
+}
+
+}  // namespace xjit

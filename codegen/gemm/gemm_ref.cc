@@ -1,0 +1,108 @@
+#include "codegen/gemm/gemm_ref.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "codegen/gemm/pack.h"
+#include "codegen/rows/q8_layout.h"
+#include "ir/support/ref/dequant.h"
+
+namespace xjit {
+namespace {
+
+template <typename T>
+T At(const std::byte* base, int64_t index) {
+  T v;
+  std::memcpy(&v, base + index * static_cast<int64_t>(sizeof(T)), sizeof(v));
+  return v;
+}
+
+// One column's blocks, decoded once for all rows.
+std::vector<ColumnBlock> Blocks(const GemmDesc& desc, const std::byte* w, int64_t n) {
+  std::vector<ColumnBlock> blocks(static_cast<size_t>(desc.k / kQ8Block));
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    UnpackColumnBlock(desc.w, desc.k, w, n, static_cast<int64_t>(b), &blocks[b]);
+  }
+  return blocks;
+}
+
+bool HasMinimum(DType w) {
+  return w == DType::kQ4_1 || w == DType::kQ5_1 || w == DType::kQ4_K || w == DType::kQ5_K;
+}
+
+float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<ColumnBlock>& blocks) {
+  const Q8Layout layout{desc.k};
+  float acc = 0;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const auto block = static_cast<int64_t>(b);
+    int32_t dot[2] = {0, 0};
+    for (int i = 0; i < kQ8Block; ++i) {
+      dot[i / 16] += blocks[b].q[i] * At<int8_t>(row, block * kQ8Block + i);
+    }
+    const auto sa = At<float>(row + layout.scale_offset(), block);
+    if (desc.w == DType::kQ6_K) {
+      const float t = std::fma(static_cast<float>(dot[1]), blocks[b].scale[1], static_cast<float>(dot[0]) * blocks[b].scale[0]);
+      acc = std::fma(t, sa, acc);
+      continue;
+    }
+    acc = std::fma(static_cast<float>(dot[0] + dot[1]) * sa, blocks[b].scale[0], acc);
+    if (HasMinimum(desc.w)) acc = std::fma(At<float>(row + layout.scaled_sum_offset(), block), blocks[b].add, acc);
+  }
+  return acc;
+}
+
+float DotFloat(const GemmDesc& desc, const std::byte* row, const std::vector<float>& column) {
+  double acc = 0;
+  for (int64_t k = 0; k < desc.k; ++k) {
+    const float a = desc.a == DType::kF32 ? At<float>(row, k) : BF16ToF32(At<uint16_t>(row, k));
+    acc += static_cast<double>(a) * static_cast<double>(column[static_cast<size_t>(k)]);
+  }
+  return static_cast<float>(acc);
+}
+
+float Silu(float x) { return static_cast<float>(x / (1.0 + std::exp(-static_cast<double>(x)))); }
+
+}  // namespace
+
+void GemmRef(const GemmDesc& desc, const GemmArgs& args, int64_t n0, int64_t n1, int64_t m0, int64_t m1) {
+  const auto* a = static_cast<const std::byte*>(args.a);
+  const auto* w = static_cast<const std::byte*>(args.w);
+  const size_t rows = static_cast<size_t>(m1 - m0);
+  const Epilogue& epilogue = desc.epilogue;
+  std::vector<float> sums(rows * kPanelColumns);
+  for (int64_t p = n0; p < n1; ++p) {
+    for (int64_t j = 0; j < kPanelColumns; ++j) {
+      const int64_t n = p * kPanelColumns + j;
+      std::vector<ColumnBlock> blocks;
+      std::vector<float> column;
+      if (desc.a == DType::kQ8Act) {
+        blocks = Blocks(desc, w, n);
+      } else {
+        column.resize(static_cast<size_t>(desc.k));
+        UnpackColumn(desc.w, desc.k, w, n, column.data());
+      }
+      for (size_t m = 0; m < rows; ++m) {
+        const std::byte* row = a + (m0 + static_cast<int64_t>(m)) * desc.lda_bytes;
+        float v = desc.a == DType::kQ8Act ? DotQ8(desc, row, blocks) : DotFloat(desc, row, column);
+        if (epilogue.bias) v += args.bias[n];
+        sums[m * kPanelColumns + static_cast<size_t>(j)] = v;
+      }
+    }
+    const int64_t columns = epilogue.silu_mul ? kGroupColumns : kPanelColumns;
+    for (size_t m = 0; m < rows; ++m) {
+      const int64_t at = (m0 + static_cast<int64_t>(m)) * desc.ldc_bytes + p * columns * 4;
+      float* c = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(args.c) + at);
+      const auto* residual =
+          reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(args.residual) + (epilogue.residual ? at : 0));
+      for (int64_t j = 0; j < columns; ++j) {
+        const float* sum = &sums[m * kPanelColumns + static_cast<size_t>(j)];
+        float v = epilogue.silu_mul ? Silu(sum[0]) * sum[kGroupColumns] : sum[0];
+        if (epilogue.residual) v += residual[j];
+        c[j] = v;
+      }
+    }
+  }
+}
+
+}  // namespace xjit

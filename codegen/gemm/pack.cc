@@ -1,0 +1,183 @@
+#include "codegen/gemm/pack.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "codegen/gemm/gemm_desc.h"
+#include "codegen/gemm/pack_block.h"
+
+namespace xjit {
+namespace {
+
+// Elements of k that all columns of a panel advance through together: the sources are then four streams at a time,
+// and the packed chunk (at most 32 KiB) stays in L1 while its column quads are filled in.
+constexpr int kChunkElems = 256;
+
+template <typename Block>
+void PackPanelsOf(int64_t k, std::span<const std::byte* const> rows, int64_t panel_begin, int64_t panel_end,
+                  std::byte* dst) {
+  constexpr int kElems = Block::kElems, kSourceBytes = Block::kSourceBytes, kGroup = Block::kGroupBytes;
+  // What a column of zeros is packed from.
+  alignas(16) static constexpr std::byte kZeros[kSourceBytes] = {};
+  const int64_t blocks = k / kElems;
+  constexpr int64_t kStep = std::max(1, kChunkElems / kElems);
+  for (int64_t p = panel_begin; p < panel_end; ++p) {
+    const std::byte* const* panel_rows = rows.data() + p * kPanelColumns;
+    std::byte* panel = dst + p * blocks * 2 * kGroup;
+    for (int64_t b0 = 0; b0 < blocks; b0 += kStep) {
+      const int64_t b1 = std::min(blocks, b0 + kStep);
+      for (int quad = 0; quad < kPanelColumns / 4; ++quad) {
+        const std::byte* src[4];
+        int64_t step[4];
+        for (int c = 0; c < 4; ++c) {
+          const std::byte* row = panel_rows[4 * quad + c];
+          step[c] = row == nullptr ? 0 : kSourceBytes;
+          src[c] = row == nullptr ? kZeros : row + b0 * kSourceBytes;
+        }
+        std::byte* out = panel + (2 * b0 + quad / 4) * kGroup;
+        for (int64_t b = b0; b < b1; ++b, out += 2 * kGroup) {
+          Block::PackQuad(src, quad % 4, out);
+          for (int c = 0; c < 4; ++c) src[c] += step[c];
+        }
+      }
+    }
+  }
+}
+
+template <typename Block>
+concept Quantized = requires { Block::kHasAdd; };
+
+// The first group of packed column n.
+template <typename Block>
+const std::byte* FirstGroup(int64_t k, const std::byte* packed, int64_t n) {
+  return packed + n / kPanelColumns * (k / Block::kElems) * 2 * Block::kGroupBytes +
+         n % kPanelColumns / kGroupColumns * Block::kGroupBytes;
+}
+
+template <typename Block>
+void UnpackColumnOf(int64_t k, const std::byte* packed, int64_t n, float* out) {
+  const int column = static_cast<int>(n % kGroupColumns);
+  const std::byte* p = FirstGroup<Block>(k, packed, n);
+  for (int64_t b = 0; b < k / Block::kElems; ++b, p += 2 * Block::kGroupBytes) {
+    if constexpr (Quantized<Block>) {
+      for (int part = 0; part < Block::kElems / 32; ++part, out += 32) {
+        ColumnBlock values;
+        Block::Column(p, column, part, &values);
+        for (int i = 0; i < 32; ++i) out[i] = values.scale[i / 16] * static_cast<float>(values.q[i]);
+        if constexpr (Block::kHasAdd) {
+          for (int i = 0; i < 32; ++i) out[i] += values.add;
+        }
+      }
+    } else {
+      Block::Unpack(p, column, out);
+      out += Block::kElems;
+    }
+  }
+}
+
+// bf16 with odd k: the last pair's second half is zero and has no source bytes.
+void PackOddTailBF16(int64_t k, std::span<const std::byte* const> rows, int64_t panel_begin, int64_t panel_end,
+                     std::byte* dst) {
+  for (int64_t n = panel_begin * kPanelColumns; n < panel_end * kPanelColumns; ++n) {
+    std::byte pair[4] = {};
+    if (rows[n] != nullptr) std::memcpy(pair, rows[n] + 2 * (k - 1), 2);
+    std::byte* panel = dst + n / kPanelColumns * PanelBytes(DType::kBF16, k);
+    std::memcpy(panel + (k - 1) / 2 * 128 + n % kPanelColumns * 4, pair, 4);
+  }
+}
+
+// bf16 panels are larger by one pair than what PackPanelsOf assumes when k is odd.
+void PackBF16(int64_t k, std::span<const std::byte* const> rows, int64_t panel_begin, int64_t panel_end,
+              std::byte* dst) {
+  if (k % 2 == 0) return PackPanelsOf<PackBlockBF16>(k, rows, panel_begin, panel_end, dst);
+  for (int64_t p = panel_begin; p < panel_end; ++p) {
+    PackPanelsOf<PackBlockBF16>(k, rows.subspan(p * kPanelColumns, kPanelColumns), 0, 1,
+                                dst + p * PanelBytes(DType::kBF16, k));
+  }
+  PackOddTailBF16(k, rows, panel_begin, panel_end, dst);
+}
+
+void UnpackBF16(int64_t k, const std::byte* packed, int64_t n, float* out) {
+  const std::byte* p =
+      packed + n / kPanelColumns * PanelBytes(DType::kBF16, k) + n % kPanelColumns * 4;
+  for (int64_t i = 0; i < k; ++i) {
+    uint16_t h;
+    std::memcpy(&h, p + i / 2 * 128 + i % 2 * 2, 2);
+    out[i] = BF16ToF32(h);
+  }
+}
+
+// Calls visit.template operator()<Block>() with the block type of a quantised encoding, f32 or f16.
+template <typename Visit>
+void Dispatch(DType encoding, Visit visit) {
+  switch (encoding) {
+    case DType::kF32:
+      return visit.template operator()<PackBlockF32>();
+    case DType::kF16:
+      return visit.template operator()<PackBlockF16>();
+    case DType::kBF16:
+      return visit.template operator()<PackBlockBF16>();
+    case DType::kQ8_0:
+      return visit.template operator()<PackBlockQ8_0>();
+    case DType::kQ4_0:
+      return visit.template operator()<PackBlockQ4_0>();
+    case DType::kQ4_1:
+      return visit.template operator()<PackBlockQ4_1>();
+    case DType::kQ5_0:
+      return visit.template operator()<PackBlockQ5_0>();
+    case DType::kQ5_1:
+      return visit.template operator()<PackBlockQ5_1>();
+    case DType::kQ4_K:
+      return visit.template operator()<PackBlockQ4_K>();
+    case DType::kQ5_K:
+      return visit.template operator()<PackBlockQ5_K>();
+    case DType::kQ6_K:
+      return visit.template operator()<PackBlockQ6_K>();
+    case DType::kI32:
+    case DType::kQ8Act:
+      return;  // not weight encodings
+  }
+}
+
+}  // namespace
+
+int PackedBlockElems(DType encoding) {
+  int elems = 1;
+  Dispatch(encoding, [&]<typename Block>() { elems = Block::kElems; });
+  return elems;
+}
+
+int PackedGroupBytes(DType encoding) {
+  int bytes = 0;
+  Dispatch(encoding, [&]<typename Block>() { bytes = Block::kGroupBytes; });
+  return bytes;
+}
+
+int64_t PanelBytes(DType encoding, int64_t k) {
+  const int elems = PackedBlockElems(encoding);
+  return (k + elems - 1) / elems * 2 * PackedGroupBytes(encoding);
+}
+
+void PackPanels(DType encoding, int64_t k, std::span<const std::byte* const> rows, int64_t panel_begin,
+                int64_t panel_end, std::byte* dst) {
+  if (encoding == DType::kBF16) return PackBF16(k, rows, panel_begin, panel_end, dst);
+  Dispatch(encoding, [&]<typename Block>() { PackPanelsOf<Block>(k, rows, panel_begin, panel_end, dst); });
+}
+
+void UnpackColumn(DType encoding, int64_t k, const std::byte* packed, int64_t n, float* out) {
+  if (encoding == DType::kBF16) return UnpackBF16(k, packed, n, out);
+  Dispatch(encoding, [&]<typename Block>() { UnpackColumnOf<Block>(k, packed, n, out); });
+}
+
+void UnpackColumnBlock(DType encoding, int64_t k, const std::byte* packed, int64_t n, int64_t block,
+                       ColumnBlock* out) {
+  Dispatch(encoding, [&]<typename Block>() {
+    if constexpr (Quantized<Block>) {
+      constexpr int kParts = Block::kElems / 32;
+      Block::Column(FirstGroup<Block>(k, packed, n) + block / kParts * 2 * Block::kGroupBytes,
+                    static_cast<int>(n % kGroupColumns), static_cast<int>(block % kParts), out);
+    }
+  });
+}
+
+}  // namespace xjit

@@ -1,0 +1,237 @@
+#include "codegen/kernels.h"
+
+#include <chrono>
+
+#include "codegen/cpu.h"
+#include "codegen/gemm/embed.h"
+#include "codegen/gemm/gemm_bf16.h"
+#include "codegen/gemm/gemm_fma.h"
+#include "codegen/kernel_rows.h"
+#include "codegen/rows/rows_kernels.h"
+#include "codegen/verify_kernels.h"
+
+namespace xjit {
+namespace {
+
+// One planner serves both widths of the merge, by the target's ISA.
+absl::StatusOr<AttentionMergePlan> PlanAttentionMerge512(const AttentionDesc& desc, const TargetInfo& target) {
+  return PlanAttentionMerge(desc, target);
+}
+absl::StatusOr<AttentionMergePlan> PlanAttentionMerge2(const AttentionDesc& desc, TargetInfo target) {
+  target.isa = Isa::kAvx2;
+  return PlanAttentionMerge(desc, target);
+}
+
+struct Tables {
+  std::vector<TypedRow<GemmDesc>> Gemm;
+  std::vector<TypedRow<AttentionDesc>> Attention;
+  std::vector<TypedRow<AttentionMergeDesc>> AttentionMerge;
+  std::vector<TypedRow<RopeStoreDesc>> RopeStore;
+  std::vector<TypedRow<PrepareDesc>> Prepare;
+  std::vector<TypedRow<EltwiseDesc>> Eltwise;
+  std::vector<KernelRow> all;
+
+  Tables() {
+#define XJIT_KERNEL(family, row, isa, plan_fn, emit_fn)                                                           \
+  family.push_back({#row, isa, [](const family##Desc& desc, const TargetInfo& t) { return plan_fn(desc, t); },    \
+                    [](const family##Desc& desc, const Family<family##Desc>::Plan& plan, Emitter& e) {            \
+                      return emit_fn(desc, plan, e);                                                              \
+                    }});                                                                                          \
+  all.push_back({Family<family##Desc>::kName, #row, isa});
+#include "codegen/kernels.inc"
+#undef XJIT_KERNEL
+  }
+};
+
+const Tables& AllRows() {
+  static const Tables tables;
+  return tables;
+}
+
+template <typename Desc>
+std::vector<Candidate> CandidatesOf(const Desc& desc, const TargetInfo& target) {
+  std::vector<Candidate> candidates;
+  size_t best = 0;
+  for (const TypedRow<Desc>& row : RowsOf<Desc>()) {
+    if (row.isa > target.isa) continue;
+    const auto plan = row.plan(desc, target);
+    candidates.push_back({.row = row.name,
+                          .isa = row.isa,
+                          .cost = plan.ok() ? absl::StatusOr<double>(plan->cost) : absl::StatusOr<double>(plan.status())});
+    // Rows come with the highest ISA first, so that it also wins a tie.
+    const bool none = !candidates[best].cost.ok();
+    const Candidate& last = candidates.back();
+    if (last.cost.ok() && (none || *last.cost < *candidates[best].cost)) best = candidates.size() - 1;
+  }
+  if (!candidates.empty() && candidates[best].cost.ok()) candidates[best].chosen = true;
+  return candidates;
+}
+
+template <typename Desc>
+absl::StatusOr<const TypedRow<Desc>*> ChooseRow(const Desc& desc, std::string_view name, const TargetInfo& target) {
+  std::string known;
+  for (const TypedRow<Desc>& row : RowsOf<Desc>()) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+    if (row.name != name) continue;
+    if (row.isa > target.isa) {
+      return FailedPrecondition("{}: kernel {} needs {}, the target has {}", Family<Desc>::kName, name,
+                                xjit::Name(row.isa), xjit::Name(target.isa));
+    }
+    return &row;
+  }
+  if (!name.empty()) return InvalidArgument("{}: no kernel {}; known are {}", Family<Desc>::kName, name, known);
+
+  std::string reasons;
+  for (const Candidate& c : CandidatesOf(desc, target)) {
+    if (c.chosen) return ChooseRow(desc, c.row, target);
+    reasons += fmt::format("; {}: {}", c.row, c.cost.ok() ? "" : Message(c.cost.status()));
+  }
+  return InvalidArgument("no kernel for {}{}", Family<Desc>::KernelName(desc, "*"), reasons);
+}
+
+}  // namespace
+
+template <>
+std::span<const TypedRow<GemmDesc>> RowsOf() {
+  return AllRows().Gemm;
+}
+template <>
+std::span<const TypedRow<AttentionDesc>> RowsOf() {
+  return AllRows().Attention;
+}
+template <>
+std::span<const TypedRow<AttentionMergeDesc>> RowsOf() {
+  return AllRows().AttentionMerge;
+}
+template <>
+std::span<const TypedRow<RopeStoreDesc>> RowsOf() {
+  return AllRows().RopeStore;
+}
+template <>
+std::span<const TypedRow<PrepareDesc>> RowsOf() {
+  return AllRows().Prepare;
+}
+template <>
+std::span<const TypedRow<EltwiseDesc>> RowsOf() {
+  return AllRows().Eltwise;
+}
+
+std::vector<KernelRow> KernelRows() { return AllRows().all; }
+
+DType ActivationFor(DType weight, Isa isa) {
+  if (IsQuantized(weight) && isa >= Isa::kAvx512Vnni) return DType::kQ8Act;
+  if (weight == DType::kBF16 && isa >= Isa::kAvx512Bf16) return DType::kBF16;
+  return DType::kF32;
+}
+
+KernelLibrary::KernelLibrary(TargetInfo target, KernelLibraryOptions options)
+    : target_(std::move(target)), options_(options) {}
+KernelLibrary::~KernelLibrary() = default;
+
+template <typename Desc>
+absl::StatusOr<Kernel> KernelLibrary::Build(const Desc& desc, std::string_view row_name) {
+  XJIT_ASSIGN_OR_RETURN(const TypedRow<Desc>* row, ChooseRow(desc, row_name, target_));
+  const std::string name = Family<Desc>::KernelName(desc, row->name);
+  const auto plan = row->plan(desc, target_);
+  if (!plan.ok()) return Prefix(plan.status(), name);
+  Emitter emitter;
+  if (absl::Status status = row->emit(desc, *plan, emitter); !status.ok()) return Prefix(status, name);
+  if (!options_.verify) return emitter.Finish(name, arena_, plan->scratch_bytes);
+
+  if (row->isa > HostIsa()) {
+    return FailedPrecondition("{}: cannot be verified here, this machine has {}", name, xjit::Name(HostIsa()));
+  }
+  CodeArena trial;  // the library's own arena stays open for more code
+  XJIT_ASSIGN_OR_RETURN(Kernel kernel, emitter.Finish(name, trial, plan->scratch_bytes));
+  XJIT_RETURN_IF_ERROR(trial.Seal());
+  XJIT_RETURN_IF_ERROR(VerifyKernel(desc, kernel));
+  XJIT_ASSIGN_OR_RETURN(kernel.code, arena_.Add({kernel.code, kernel.code_bytes}));
+  kernel.fn = reinterpret_cast<KernelFn>(reinterpret_cast<uintptr_t>(kernel.code));
+  return kernel;
+}
+
+template <typename Desc>
+absl::StatusOr<const Kernel*> KernelLibrary::GetFrom(std::vector<Cached<Desc>>& cache, const Desc& desc,
+                                                     std::string_view row) {
+  for (const Cached<Desc>& cached : cache) {
+    if (cached.desc == desc && cached.row == row) return cached.kernel;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  absl::StatusOr<Kernel> kernel = Build(desc, row);
+  compile_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  if (!kernel.ok()) return kernel.status();
+  kernels_.push_back(*std::move(kernel));
+  cache.push_back({desc, std::string(row), &kernels_.back()});
+  return &kernels_.back();
+}
+
+absl::StatusOr<const Kernel*> KernelLibrary::Get(const GemmDesc& desc, std::string_view row) {
+  return GetFrom(gemm_, desc, row);
+}
+absl::StatusOr<const Kernel*> KernelLibrary::Get(const AttentionDesc& desc, std::string_view row) {
+  return GetFrom(attention_, desc, row);
+}
+absl::StatusOr<const Kernel*> KernelLibrary::Get(const AttentionMergeDesc& desc, std::string_view row) {
+  return GetFrom(attention_merge_, desc, row);
+}
+absl::StatusOr<const Kernel*> KernelLibrary::Get(const RopeStoreDesc& desc, std::string_view row) {
+  return GetFrom(rope_store_, desc, row);
+}
+absl::StatusOr<const Kernel*> KernelLibrary::Get(const PrepareDesc& desc, std::string_view row) {
+  return GetFrom(prepare_, desc, row);
+}
+absl::StatusOr<const Kernel*> KernelLibrary::Get(const EltwiseDesc& desc, std::string_view row) {
+  return GetFrom(eltwise_, desc, row);
+}
+
+absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
+  static constexpr std::pair<std::string_view, KernelFn> kFixed[] = {
+      {"embed", &EmbedKernel}, {"rope_table", &RopeTableKernel}, {"gather_rows", &GatherRowsKernel}};
+  for (const Kernel& kernel : kernels_) {
+    if (kernel.code == nullptr && kernel.name == name) return &kernel;
+  }
+  for (const auto& [known, fn] : kFixed) {
+    if (known != name) continue;
+    Kernel kernel;
+    kernel.name = known;
+    kernel.fn = fn;
+    kernels_.push_back(std::move(kernel));
+    return &kernels_.back();
+  }
+  return InvalidArgument("no C++ kernel {}; known are embed, rope_table, gather_rows", name);
+}
+
+absl::Status KernelLibrary::Seal() { return arena_.Seal(); }
+
+std::vector<Candidate> KernelLibrary::Candidates(const GemmDesc& desc) const { return CandidatesOf(desc, target_); }
+std::vector<Candidate> KernelLibrary::Candidates(const AttentionDesc& desc) const {
+  return CandidatesOf(desc, target_);
+}
+std::vector<Candidate> KernelLibrary::Candidates(const AttentionMergeDesc& desc) const {
+  return CandidatesOf(desc, target_);
+}
+std::vector<Candidate> KernelLibrary::Candidates(const RopeStoreDesc& desc) const {
+  return CandidatesOf(desc, target_);
+}
+std::vector<Candidate> KernelLibrary::Candidates(const PrepareDesc& desc) const { return CandidatesOf(desc, target_); }
+std::vector<Candidate> KernelLibrary::Candidates(const EltwiseDesc& desc) const { return CandidatesOf(desc, target_); }
+
+std::string KernelLibrary::Format(const std::vector<Candidate>& candidates) {
+  std::string text;
+  for (const Candidate& c : candidates) {
+    if (c.cost.ok()) {
+      text += fmt::format("{:<12}  cost {:.4g}{}\n", c.row, *c.cost, c.chosen ? "  <- chosen" : "");
+    } else {
+      text += fmt::format("{:<12}  refused: {}\n", c.row, Message(c.cost.status()));
+    }
+  }
+  return text;
+}
+
+std::vector<const Kernel*> KernelLibrary::kernels() const {
+  std::vector<const Kernel*> list;
+  for (const Kernel& kernel : kernels_) list.push_back(&kernel);
+  return list;
+}
+
+}  // namespace xjit

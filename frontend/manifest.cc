@@ -1,0 +1,145 @@
+#include "frontend/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "frontend/checkpoint.h"
+#include "frontend/hf_config.h"
+#include "frontend/json.h"
+#include "frontend/printable.h"
+#include "ir/support/status.h"
+
+namespace xjit {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxTp = 1024;
+constexpr std::array<std::string_view, 5> kKvDtypes = {"bf16", "int8", "fp8", "q4_0", "f32"};
+
+absl::Status CheckPath(const std::string& path, const std::string& place) {
+  if (path.empty() || path.find('\0') != path.npos) {
+    return InvalidArgument("{}: \"{}\" is not a path", place, Printable(path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadPath(const JsonObject& json, std::string_view key, std::string& to) {
+  if (!json.Has(key)) return absl::OkStatus();
+  XJIT_ASSIGN_OR_RETURN(to, json.String(key));
+  return CheckPath(to, json.Place(key));
+}
+
+absl::Status ReadDefaults(const JsonObject& json, PlanDefaults& to) {
+  if (json.Has("tp")) {
+    XJIT_ASSIGN_OR_RETURN(const int64_t tp, json.Int("tp", 1, kMaxTp));
+    to.tp = static_cast<int>(tp);
+  }
+  if (json.Has("bind")) {
+    XJIT_ASSIGN_OR_RETURN(to.bind, json.String("bind"));
+  }
+  if (json.Has("kv_dtype")) {
+    XJIT_ASSIGN_OR_RETURN(to.kv_dtype, json.String("kv_dtype"));
+    if (std::find(kKvDtypes.begin(), kKvDtypes.end(), *to.kv_dtype) == kKvDtypes.end()) {
+      return InvalidArgument("{}: is \"{}\", expected bf16, int8, fp8, q4_0 or f32", json.Place("kv_dtype"),
+                             Printable(*to.kv_dtype));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string Relative(const std::string& path, const fs::path& folder) {
+  std::error_code error;
+  const fs::path target = fs::weakly_canonical(path, error);
+  if (error) return path;
+  return target.lexically_proximate(folder).string();
+}
+
+}  // namespace
+
+absl::StatusOr<Manifest> ParseManifest(std::string_view text, std::string_view file) {
+  XJIT_ASSIGN_OR_RETURN(const Json document, ParseJson(text, file));
+  XJIT_ASSIGN_OR_RETURN(const JsonObject json, JsonObject::From(document, file));
+  if (!json.Has("arch")) {
+    return InvalidArgument("{}: missing{}", json.Place("arch"),
+                           json.Has("model_type") ? " (this looks like a config.json: name its folder instead)" : "");
+  }
+  Manifest out;
+  XJIT_ASSIGN_OR_RETURN(const std::string arch, json.String("arch"));
+  if (arch.empty()) return InvalidArgument("{}: is empty", json.Place("arch"));
+  XJIT_ASSIGN_OR_RETURN(out.spec, HfSpec(json, arch));
+  XJIT_ASSIGN_OR_RETURN(const std::string name, json.StringOr("name", ""));
+  out.spec.name = Printable(name);
+
+  XJIT_ASSIGN_OR_RETURN(out.quantization, json.StringOr("quantization", "none"));
+  if (out.quantization != "none" && out.quantization != "gguf") {
+    return Unimplemented("{}: \"{}\" is not supported (known: none, gguf)", json.Place("quantization"),
+                         Printable(out.quantization));
+  }
+  XJIT_ASSIGN_OR_RETURN(out.weights, json.Strings("weights"));
+  for (size_t i = 0; i < out.weights.size(); ++i) {
+    XJIT_RETURN_IF_ERROR(CheckPath(out.weights[i], fmt::format("{}[{}]", json.Place("weights"), i)));
+  }
+  XJIT_RETURN_IF_ERROR(ReadPath(json, "tokenizer", out.tokenizer));
+  XJIT_RETURN_IF_ERROR(ReadPath(json, "tokenizer_config", out.tokenizer_config));
+  XJIT_RETURN_IF_ERROR(ReadPath(json, "generation_config", out.generation_config));
+  XJIT_ASSIGN_OR_RETURN(out.chat_template, json.StringOr("chat_template", ""));
+  XJIT_RETURN_IF_ERROR(ReadDefaults(json, out.defaults));
+  return out;
+}
+
+absl::Status WriteManifest(const Checkpoint& checkpoint, const std::string& out_path) {
+  std::error_code error;
+  const fs::path out = fs::weakly_canonical(out_path, error);
+  const fs::path folder = (error ? fs::path(out_path) : out).parent_path();
+  const TextSources& texts = checkpoint.texts();
+  std::vector<std::string> sources = checkpoint.files();
+  for (const std::string* path :
+       {&texts.tokenizer, &texts.tokenizer_config, &texts.generation_config, &texts.chat_template}) {
+    if (!path->empty()) sources.push_back(*path);
+  }
+  for (const std::string& source : sources) {
+    if (fs::equivalent(source, out_path, error)) {
+      return InvalidArgument("{}: is a file of the checkpoint itself (choose another name)", out_path);
+    }
+  }
+
+  nlohmann::ordered_json json;
+  if (!checkpoint.spec().name.empty()) json["name"] = checkpoint.spec().name;
+  json.update(ToHfKeys(checkpoint.spec()));
+  for (const std::string& file : checkpoint.weights()) json["weights"].push_back(Relative(file, folder));
+  json["quantization"] = checkpoint.gguf() != nullptr ? "gguf" : "none";
+  const std::pair<const char*, const std::string*> paths[] = {{"tokenizer", &texts.tokenizer},
+                                                              {"tokenizer_config", &texts.tokenizer_config},
+                                                              {"generation_config", &texts.generation_config},
+                                                              {"chat_template", &texts.chat_template}};
+  for (const auto& [key, path] : paths) {
+    if (!path->empty()) json[key] = Relative(*path, folder);
+  }
+  if (texts.tokenizer.empty() && checkpoint.vocabulary_file() != nullptr) {
+    json["tokenizer"] = Relative(checkpoint.vocabulary_file()->file(), folder);
+  }
+  if (!texts.chat_template_text.empty()) json["chat_template"] = texts.chat_template_text;
+  const PlanDefaults& defaults = checkpoint.defaults();
+  if (defaults.tp) json["tp"] = *defaults.tp;
+  if (defaults.bind) json["bind"] = *defaults.bind;
+  if (defaults.kv_dtype) json["kv_dtype"] = *defaults.kv_dtype;
+
+  // Paths may hold bytes that are not UTF-8; they become U+FFFD rather than an exception.
+  const std::string text = json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  std::FILE* file = std::fopen(out_path.c_str(), "we");
+  if (file == nullptr) return FailedPrecondition("{}: cannot write: {}", out_path, std::strerror(errno));
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const int write_errno = errno;
+  if (std::fclose(file) != 0 || !written) {
+    return FailedPrecondition("{}: cannot write: {}", out_path, std::strerror(written ? errno : write_errno));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace xjit

@@ -1,0 +1,146 @@
+#include "ir/ops.h"
+
+#include <algorithm>
+#include <array>
+
+#include "ir/text.h"
+
+namespace xjit {
+namespace {
+
+const std::vector<OpInfo>& Table() {
+  static const std::vector<OpInfo> kTable = [] {
+    std::vector<OpInfo> table;
+#define XJIT_OP(c, n)              \
+  table.push_back(Define##c());    \
+  table.back().code = OpCode::k##c; \
+  table.back().name = n;
+#include "ir/ops.inc"
+#undef XJIT_OP
+    return table;
+  }();
+  return kTable;
+}
+
+std::string_view KindName(OperandKind kind) {
+  switch (kind) {
+    case OperandKind::kFloat: return "an f32 tensor [rows, columns]";
+    case OperandKind::kAct: return "a tensor [rows, columns] of f32, bf16 or q8act";
+    case OperandKind::kIds: return "a tensor [rows] of i32";
+    case OperandKind::kStep: return "!step";
+    case OperandKind::kMatrix: return "a weight @[n, k]";
+    case OperandKind::kVector: return "an f32 weight @[n]";
+  }
+  return "";
+}
+
+bool Fits(const Operand& o, OperandKind kind) {
+  const Type* type = o.value != nullptr ? &o.value->type : nullptr;
+  switch (kind) {
+    case OperandKind::kFloat:
+      return type != nullptr && type->is_matrix() && type->elem == DType::kF32 && type->cols() > 0;
+    case OperandKind::kAct:
+      return type != nullptr && type->is_matrix() && type->cols() > 0 &&
+             (type->elem == DType::kF32 || type->elem == DType::kBF16 || type->elem == DType::kQ8Act);
+    case OperandKind::kIds:
+      return type != nullptr && type->is_tensor() && type->dims.size() == 1 && type->elem == DType::kI32;
+    case OperandKind::kStep:
+      return type != nullptr && type->is_step();
+    case OperandKind::kMatrix:
+      return o.weight != nullptr && o.weight->type.is_matrix();
+    case OperandKind::kVector:
+      return o.weight != nullptr && o.weight->type.dims.size() == 1 && o.weight->type.elem == DType::kF32;
+  }
+  return false;
+}
+
+absl::Status CheckAttrs(const Op& op, const OpInfo& info) {
+  for (const auto& [name, value] : op.attrs) {
+    auto same_name = [&name](const AttrSpec& s) { return s.name == name; };
+    auto spec = std::find_if(info.attrs.begin(), info.attrs.end(), same_name);
+    if (spec == info.attrs.end()) {
+      spec = std::find_if(PlanAttrs().begin(), PlanAttrs().end(), same_name);
+      if (spec == PlanAttrs().end()) return InvalidArgument("{}: unknown attribute '{}'", info.name, name);
+    }
+    const Attr& example = spec->fallback.has_value() ? *spec->fallback : *spec->kind;
+    if (example.index() != value.index() &&
+        !(std::holds_alternative<double>(example) && std::holds_alternative<int64_t>(value))) {
+      return InvalidArgument("{}: attribute '{}' has the wrong kind of value", info.name, name);
+    }
+  }
+  for (const AttrSpec& spec : info.attrs) {
+    if (!spec.fallback.has_value() && !op.attrs.contains(spec.name)) {
+      return InvalidArgument("{}: attribute '{}' is missing", info.name, spec.name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const OpInfo& Info(OpCode code) { return Table()[static_cast<size_t>(code)]; }
+int NumOps() { return static_cast<int>(Table().size()); }
+
+std::optional<OpCode> ParseOpCode(std::string_view name) {
+  for (const OpInfo& info : Table()) {
+    if (info.name == name) return info.code;
+  }
+  return std::nullopt;
+}
+
+const std::vector<ChainItemSpec>& ChainItems() {
+  static const std::vector<ChainItemSpec> kItems = {
+      {"prologue", "rms_norm", 1, 1},  // (@gain, eps)
+      {"epilogue", "bias", 1, 0},      // (@bias)
+      {"epilogue", "silu_mul", 0, 0},
+      {"epilogue", "residual", 1, 0},  // (%x)
+  };
+  return kItems;
+}
+
+const std::vector<AttrSpec>& PlanAttrs() {
+  static const std::vector<AttrSpec> kAttrs = {
+      // Byte offset of the result in the arena.
+      {"at", std::nullopt, Attr(int64_t{0})},
+      // Every thread computes the result for itself, into its own arena.
+      {"private", Attr(false), std::nullopt},
+  };
+  return kAttrs;
+}
+
+absl::Status CheckOp(const Op& op, const Module* module, std::vector<Type>* types) {
+  const OpInfo& info = Info(op.code);
+  const size_t fixed = info.operands.size();
+  size_t chain_operands = 0;
+  for (const auto& [name, value] : op.attrs) {
+    if (const auto* chain = std::get_if<Chain>(&value)) {
+      for (const ChainItem& item : *chain) {
+        for (const auto& arg : item.args) chain_operands += std::holds_alternative<int>(arg) ? 1 : 0;
+      }
+    }
+  }
+  if (!info.variadic && op.operands.size() != fixed + chain_operands) {
+    return InvalidArgument("{}: takes {} operands, {} are given", info.name, fixed, op.operands.size() - chain_operands);
+  }
+  if (info.variadic && op.operands.size() + 1 < fixed) {
+    return InvalidArgument("{}: takes at least {} operands, {} are given", info.name, fixed - 1, op.operands.size());
+  }
+  for (size_t i = 0; i < fixed && i < op.operands.size() && !info.variadic; ++i) {
+    if (!Fits(op.operands[i], info.operands[i].kind)) {
+      return InvalidArgument("{}: operand '{}' must be {}", info.name, info.operands[i].name, KindName(info.operands[i].kind));
+    }
+  }
+  XJIT_RETURN_IF_ERROR(CheckAttrs(op, info));
+  if (info.infer != nullptr) XJIT_RETURN_IF_ERROR(info.infer(op, module, types));
+  if (info.verify != nullptr) XJIT_RETURN_IF_ERROR(info.verify(op, module));
+  return absl::OkStatus();
+}
+
+absl::Status AtOp(const Op& op, const absl::Status& status) {
+  if (status.ok()) return status;
+  if (op.loc.line > 0) return Prefix(status, fmt::format("{}:{}", op.loc.line, op.loc.column));
+  if (!op.results.empty()) return Prefix(status, fmt::format("%{}", op.results[0]->name));
+  return status;
+}
+
+}  // namespace xjit

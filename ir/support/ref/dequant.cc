@@ -1,0 +1,162 @@
+#include "ir/support/ref/dequant.h"
+
+#include <cstring>
+
+namespace xjit {
+namespace {
+
+uint16_t Load16(const uint8_t* p) {
+  uint16_t v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+uint32_t Load32(const uint8_t* p) {
+  uint32_t v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+// block_q8_0: f16 d; i8 qs[32].
+void Q8_0(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b));
+  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(static_cast<int8_t>(b[2 + i]));
+}
+
+// block_q4_0: f16 d; u8 qs[16], element i low and 16 + i high.
+void Q4_0(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b));
+  for (int i = 0; i < 16; ++i) {
+    out[i] = d * static_cast<float>((b[2 + i] & 15) - 8);
+    out[i + 16] = d * static_cast<float>((b[2 + i] >> 4) - 8);
+  }
+}
+
+// block_q4_1: f16 d, m; u8 qs[16].
+void Q4_1(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b)), m = F16ToF32(Load16(b + 2));
+  for (int i = 0; i < 16; ++i) {
+    out[i] = d * static_cast<float>(b[4 + i] & 15) + m;
+    out[i + 16] = d * static_cast<float>(b[4 + i] >> 4) + m;
+  }
+}
+
+// block_q5_0: f16 d; u32 qh, bit i is element i's fifth; u8 qs[16].
+void Q5_0(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b));
+  const uint32_t qh = Load32(b + 2);
+  for (int i = 0; i < 16; ++i) {
+    const int lo = (b[6 + i] & 15) | static_cast<int>(qh >> i & 1) << 4;
+    const int hi = (b[6 + i] >> 4) | static_cast<int>(qh >> (i + 16) & 1) << 4;
+    out[i] = d * static_cast<float>(lo - 16);
+    out[i + 16] = d * static_cast<float>(hi - 16);
+  }
+}
+
+// block_q5_1: f16 d, m; u32 qh; u8 qs[16].
+void Q5_1(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b)), m = F16ToF32(Load16(b + 2));
+  const uint32_t qh = Load32(b + 4);
+  for (int i = 0; i < 16; ++i) {
+    const int lo = (b[8 + i] & 15) | static_cast<int>(qh >> i & 1) << 4;
+    const int hi = (b[8 + i] >> 4) | static_cast<int>(qh >> (i + 16) & 1) << 4;
+    out[i] = d * static_cast<float>(lo) + m;
+    out[i + 16] = d * static_cast<float>(hi) + m;
+  }
+}
+
+// The 6-bit scale and minimum of sub-block j in the 12 bytes of block_q4_K and block_q5_K (ggml get_scale_min_k4).
+void ScaleMinK4(int j, const uint8_t* s, int* scale, int* min) {
+  if (j < 4) {
+    *scale = s[j] & 63;
+    *min = s[j + 4] & 63;
+  } else {
+    *scale = (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
+    *min = (s[j + 4] >> 4) | (s[j] >> 6) << 4;
+  }
+}
+
+// block_q4_K: f16 d, dmin; u8 scales[12]; u8 qs[128]: 64 elements in 32 bytes, the first 32 low, the others high.
+void Q4_K(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b)), dmin = F16ToF32(Load16(b + 2));
+  for (int j = 0; j < 8; ++j) {
+    int scale, min;
+    ScaleMinK4(j, b + 4, &scale, &min);
+    const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(min);
+    for (int i = 0; i < 32; ++i) {
+      const int q = b[16 + 32 * (j / 2) + i] >> 4 * (j % 2) & 15;
+      out[32 * j + i] = s * static_cast<float>(q) - m;
+    }
+  }
+}
+
+// block_q5_K: f16 d, dmin; u8 scales[12]; u8 qh[32], bit j of byte i is element i of sub-block j; u8 qs[128].
+void Q5_K(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b)), dmin = F16ToF32(Load16(b + 2));
+  for (int j = 0; j < 8; ++j) {
+    int scale, min;
+    ScaleMinK4(j, b + 4, &scale, &min);
+    const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(min);
+    for (int i = 0; i < 32; ++i) {
+      const int q = (b[48 + 32 * (j / 2) + i] >> 4 * (j % 2) & 15) | (b[16 + i] >> j & 1) << 4;
+      out[32 * j + i] = s * static_cast<float>(q) - m;
+    }
+  }
+}
+
+// block_q6_K: u8 ql[128], qh[64]; i8 scales[16]; f16 d. Each half of 128 elements has 64 ql and 32 qh.
+void Q6_K(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b + 208));
+  for (int j = 0; j < 8; ++j) {
+    const uint8_t* ql = b + 64 * (j / 4) + 32 * (j % 2);
+    const uint8_t* qh = b + 128 + 32 * (j / 4);
+    for (int i = 0; i < 32; ++i) {
+      const int q = (ql[i] >> 4 * (j % 4 / 2) & 15) | (qh[i] >> 2 * (j % 4) & 3) << 4;
+      const float s = d * static_cast<float>(static_cast<int8_t>(b[192 + 2 * j + i / 16]));
+      out[32 * j + i] = s * static_cast<float>(q - 32);
+    }
+  }
+}
+
+template <typename Block>
+void Blocks(DType type, const uint8_t* row, int64_t k, float* out, Block block) {
+  const auto& info = Info(type);
+  for (int64_t i = 0; i < k / info.block_elems; ++i) block(row + i * info.block_bytes, out + i * info.block_elems);
+}
+
+}  // namespace
+
+void DequantizeRow(DType type, const std::byte* bytes, int64_t k, float* out) {
+  const auto* row = reinterpret_cast<const uint8_t*>(bytes);
+  switch (type) {
+    case DType::kF32:
+      std::memcpy(out, row, static_cast<size_t>(k) * 4);
+      return;
+    case DType::kF16:
+      for (int64_t i = 0; i < k; ++i) out[i] = F16ToF32(Load16(row + 2 * i));
+      return;
+    case DType::kBF16:
+      for (int64_t i = 0; i < k; ++i) out[i] = BF16ToF32(Load16(row + 2 * i));
+      return;
+    case DType::kQ8_0:
+      return Blocks(type, row, k, out, Q8_0);
+    case DType::kQ4_0:
+      return Blocks(type, row, k, out, Q4_0);
+    case DType::kQ4_1:
+      return Blocks(type, row, k, out, Q4_1);
+    case DType::kQ5_0:
+      return Blocks(type, row, k, out, Q5_0);
+    case DType::kQ5_1:
+      return Blocks(type, row, k, out, Q5_1);
+    case DType::kQ4_K:
+      return Blocks(type, row, k, out, Q4_K);
+    case DType::kQ5_K:
+      return Blocks(type, row, k, out, Q5_K);
+    case DType::kQ6_K:
+      return Blocks(type, row, k, out, Q6_K);
+    case DType::kI32:
+    case DType::kQ8Act:
+      return;  // not weight encodings
+  }
+}
+
+}  // namespace xjit

@@ -1,0 +1,128 @@
+#include "ir/verifier.h"
+
+#include <algorithm>
+#include <set>
+
+#include "ir/ops.h"
+
+namespace xjit {
+
+int64_t RowStrideBytes(DType elem, int64_t cols) {
+  if (elem == DType::kQ8Act) return (cols + 20 * (cols / 32) + 63) / 64 * 64;
+  const int64_t padded = (cols + 31) / 32 * 32;
+  return padded * Info(elem).block_bytes;
+}
+
+const Value* ViewRoot(const Value* value) {
+  while (value->def != nullptr && value->def->code == OpCode::kSlice) value = value->def->operand(0);
+  return value;
+}
+
+const Value* InPlaceOperand(const Op& op) {
+  if (op.code == OpCode::kAdd || op.code == OpCode::kRepeat) return op.operand(0);
+  if (op.code != OpCode::kGemm) return nullptr;
+  const ChainItem* residual = op.Item("epilogue", "residual");
+  return residual == nullptr ? nullptr : op.operands[static_cast<size_t>(std::get<int>(residual->args[0]))].value;
+}
+
+LiveRange LiveRangeOf(const Function& function, const Value* value) {
+  LiveRange range{value->def == nullptr ? -1 : function.IndexOf(value->def), -1};
+  range.last = range.first;
+  for (size_t i = 0; i < function.ops.size(); ++i) {
+    for (const Operand& o : function.ops[i]->operands) {
+      if (o.value != nullptr && ViewRoot(o.value) == value) range.last = static_cast<int>(i);
+    }
+  }
+  return range;
+}
+
+namespace {
+
+absl::Status VerifyFunction(const Module& module, const Function& function) {
+  std::set<const Value*> defined;
+  std::set<std::string> names;
+  for (const auto& arg : function.args) {
+    defined.insert(arg.get());
+    if (!names.insert(arg->name).second) return InvalidArgument("'%{}' is defined twice", arg->name);
+  }
+  if (function.ops.empty() || function.ops.back()->code != OpCode::kReturn) return InvalidArgument("no return at the end");
+  for (const auto& op : function.ops) {
+    if (op->code == OpCode::kReturn && op != function.ops.back()) return AtOp(*op, InvalidArgument("ops after return"));
+    for (const Operand& o : op->operands) {
+      if ((o.value == nullptr) == (o.weight == nullptr)) return AtOp(*op, InvalidArgument("{}: an empty operand", Name(op->code)));
+      if (o.value != nullptr && !defined.contains(o.value)) {
+        return AtOp(*op, InvalidArgument("{}: '%{}' is used before it is defined", Name(op->code), o.value->name));
+      }
+      if (o.weight != nullptr && function.FindWeight(o.weight->name) != o.weight) {
+        return AtOp(*op, InvalidArgument("{}: '@{}' belongs to another function", Name(op->code), o.weight->name));
+      }
+    }
+    std::vector<Type> types;
+    XJIT_RETURN_IF_ERROR(AtOp(*op, CheckOp(*op, &module, &types)));
+    if (types.size() != op->results.size()) return AtOp(*op, InvalidArgument("{}: wrong number of results", Name(op->code)));
+    for (size_t i = 0; i < types.size(); ++i) {
+      const Value* value = op->result(i);
+      if (value->type != types[i]) {
+        return AtOp(*op, InvalidArgument("{}: the result is {}, not {}", Name(op->code), ToString(types[i]), ToString(value->type)));
+      }
+      if (value->def != op.get()) return AtOp(*op, Internal("{}: a result that names another op", Name(op->code)));
+      if (!names.insert(value->name).second) return AtOp(*op, InvalidArgument("'%{}' is defined twice", value->name));
+      defined.insert(value);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Checks the offsets that plan_memory wrote: ranges of one arena that live together must not overlap, except that an
+// op may write over the operand it reads in place.
+absl::Status VerifyMemory(const Module& module, const Function& function) {
+  const auto capacity = module.attrs.find("rows");
+  if (capacity == module.attrs.end()) return absl::OkStatus();
+  const auto logit_capacity = module.attrs.find("logit_rows");
+  auto rows_of = [&](const Type& type) {
+    const bool logits = type.dims[0].symbol == 'L' && logit_capacity != module.attrs.end();
+    const int64_t* rows = std::get_if<int64_t>(&(logits ? logit_capacity : capacity)->second);
+    return rows != nullptr ? *rows : 0;
+  };
+  struct Placed {
+    const Op* op;
+    const Value* value;
+    LiveRange live;
+    int64_t begin, end;
+    bool own;
+  };
+  std::vector<Placed> placed;
+  for (const auto& op : function.ops) {
+    if (!op->Has("at") || op->results.empty()) continue;
+    const Value* value = op->result();
+    const int64_t bytes = rows_of(value->type) * RowStrideBytes(value->type.elem, value->type.cols());
+    placed.push_back({op.get(), value, LiveRangeOf(function, value), op->Int("at"), op->Int("at") + bytes, op->Bool("private")});
+  }
+  for (size_t i = 0; i < placed.size(); ++i) {
+    for (size_t j = i + 1; j < placed.size(); ++j) {
+      const Placed& a = placed[i];
+      const Placed& b = placed[j];  // defined after a
+      if (a.own != b.own || a.end <= b.begin || b.end <= a.begin || b.live.first > a.live.last) continue;
+      const bool in_place = b.live.first == a.live.last && InPlaceOperand(*b.op) == a.value && a.begin == b.begin;
+      if (!in_place) {
+        return InvalidArgument("memory: '%{}' [{}, {}) and '%{}' [{}, {}) live at the same time", a.value->name, a.begin,
+                               a.end, b.value->name, b.begin, b.end);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status VerifyModule(const Module& module) {
+  std::set<std::string> names;
+  for (const auto& function : module.functions) {
+    if (!names.insert(function->name).second) return InvalidArgument("function '@{}' is defined twice", function->name);
+    XJIT_RETURN_IF_ERROR(Prefix(VerifyFunction(module, *function), fmt::format("@{}", function->name)));
+    XJIT_RETURN_IF_ERROR(Prefix(VerifyMemory(module, *function), fmt::format("@{}", function->name)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace xjit

@@ -1,0 +1,29 @@
+// Whether a module is well formed: every op against the table, definitions before uses, types as inferred, and, once
+// memory has been planned, no two live values overlapping in the arena.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace xjit {
+
+absl::Status VerifyModule(const Module& module);
+
+// Bytes from row to row of an activation in memory: its columns padded to whole panels of 32 for f32 and bf16, so that
+// kernels need no masks at a row's end; q8act as codegen/rows/q8_layout.h.
+int64_t RowStrideBytes(DType elem, int64_t cols);
+
+// [first, last] index of the ops between which a value must keep its bytes; a view keeps its source alive. Arguments
+// begin at -1; what return uses lives to the end.
+struct LiveRange {
+  int first = 0;
+  int last = 0;
+};
+LiveRange LiveRangeOf(const Function& function, const Value* value);
+
+// The value whose bytes a view shows (slices of slices included); the value itself if it is no view.
+const Value* ViewRoot(const Value* value);
+
+// The operand that the op may overwrite in place, reading each element before it writes it (a residual), or nullptr.
+const Value* InPlaceOperand(const Op& op);
+
+}  // namespace xjit

@@ -1,0 +1,35 @@
+// What the families that follow Llama share: the step around the layers, and grouping layers into functions.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "ir/builder.h"
+#include "models/registry.h"
+
+namespace xjit {
+
+// The state that a layer function is built with.
+struct LayerContext {
+  Builder& b;
+  const ModelSpec& spec;
+  const Encodings& encodings;
+  Value* x;     // [T, hidden]
+  Value* rope;  // rope table of the step
+  Value* step;
+  int64_t window;  // of this kind of layer; 0: none
+
+  Type Vector(int64_t n) const { return Type::Tensor({{n, 0}}, DType::kF32); }
+  // The symbol as a matrix [n, k] in the checkpoint's encoding, or as an f32 vector.
+  Operand M(std::string_view symbol, int64_t n, int64_t k) const;
+  Operand V(std::string_view symbol, int64_t n) const { return b.W(symbol, Vector(n)); }
+};
+
+// Embedding, rope table, all layers, final norm, output matrix. `layer` builds one layer and returns the new x; layers whose
+// encodings and window are equal share one function. `window_of` gives a layer's window.
+absl::StatusOr<std::unique_ptr<Module>> BuildDecoder(const ModelSpec& spec, const ModelWeights& weights,
+                                                     const std::function<Value*(const LayerContext&)>& layer,
+                                                     const std::function<int64_t(int64_t)>& window_of);
+
+}  // namespace xjit

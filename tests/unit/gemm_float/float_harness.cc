@@ -1,0 +1,305 @@
+#include "tests/unit/gemm_float/float_harness.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "codegen/cpu.h"
+#include "codegen/gemm/gemm_bf16.h"
+#include "codegen/gemm/gemm_fma.h"
+#include "codegen/gemm/gemm_ref.h"
+#include "codegen/gemm/pack.h"
+
+namespace xjit::testing {
+
+const FloatRow kFma512 = {"avx512", Isa::kAvx512, DType::kF32, PlanGemmFma512, EmitGemmFma512};
+const FloatRow kFma2 = {"avx2", Isa::kAvx2, DType::kF32, PlanGemmFma2, EmitGemmFma2};
+const FloatRow kBf16Dot = {"avx512_bf16", Isa::kAvx512Bf16, DType::kBF16, PlanGemmBf16Dot, EmitGemmBf16Dot};
+
+namespace {
+
+constexpr uint8_t kPoison = 0xA5;
+
+int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+uint16_t Bf16(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
+
+// f16 bits of a normal number with a magnitude in [2^-9, 2^-5).
+uint16_t SmallF16(std::mt19937& random) {
+  const uint32_t bits = random();
+  return static_cast<uint16_t>((bits & 0x83FF) | ((6 + (bits >> 16) % 4) << 10));
+}
+
+// A row in file layout: any bits where any are numbers, moderate factors.
+std::vector<std::byte> RandomRow(DType type, int64_t k, std::mt19937& random) {
+  std::vector<std::byte> row(static_cast<size_t>(RowBytes(type, k)));
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  const auto put16 = [&](size_t at, uint16_t value) { std::memcpy(&row[at], &value, 2); };
+  if (type == DType::kF32) {
+    for (int64_t i = 0; i < k; ++i) {
+      const float value = uniform(random);
+      std::memcpy(&row[static_cast<size_t>(4 * i)], &value, 4);
+    }
+    return row;
+  }
+  if (type == DType::kF16 || type == DType::kBF16) {
+    for (int64_t i = 0; i < k; ++i) {
+      put16(static_cast<size_t>(2 * i), type == DType::kF16 ? SmallF16(random) : Bf16(uniform(random)));
+    }
+    return row;
+  }
+  for (auto& byte : row) byte = static_cast<std::byte>(random());
+  const auto block = static_cast<size_t>(Info(type).block_bytes);
+  for (size_t at = 0; at < row.size(); at += block) {
+    if (type == DType::kQ6_K) {
+      put16(at + 208, SmallF16(random));
+      continue;
+    }
+    put16(at, SmallF16(random));
+    if (type != DType::kQ8_0 && type != DType::kQ4_0 && type != DType::kQ5_0) put16(at + 2, SmallF16(random));
+  }
+  return row;
+}
+
+// fn(args, n0, n1, m0, m1) with known values in the callee-saved registers; returns a bit for each that changed.
+using Watch = int64_t (*)(const void* args, int64_t n0, int64_t n1, int64_t m0, int64_t m1, KernelFn fn);
+
+struct WatchCode : Xbyak::CodeGenerator {
+  WatchCode() {
+    const Xbyak::Reg64 saved[] = {rbx, rbp, r12, r13, r14, r15};
+    for (const auto& r : saved) push(r);
+    sub(rsp, 24);
+    mov(ptr[rsp], rsp);
+    for (int i = 0; i < 6; ++i) mov(saved[i], 0x5A5A000000 + i);
+    call(r9);
+    xor_(eax, eax);
+    for (int i = 0; i < 6; ++i) {
+      mov(rcx, 0x5A5A000000 + i);
+      Xbyak::Label same;
+      cmp(saved[i], rcx);
+      je(same);
+      or_(eax, 1 << i);
+      L(same);
+    }
+    add(rsp, 24);
+    for (int i = 5; i >= 0; --i) pop(saved[i]);
+    ret();
+  }
+};
+
+Watch WatchedCall() {
+  static WatchCode* code = new WatchCode;
+  return code->getCode<Watch>();
+}
+
+}  // namespace
+
+bool HostHas(const FloatRow& row) { return HostIsa() >= row.isa; }
+
+std::vector<DType> WeightEncodings() {
+  return {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
+          DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+}
+
+absl::Status Build(const FloatRow& row, const GemmDesc& desc, Built* built, int64_t l2_bytes) {
+  TargetInfo target;
+  target.isa = row.isa;
+  if (l2_bytes != 0) target.l2_bytes = l2_bytes;
+  XJIT_ASSIGN_OR_RETURN(const GemmPlan plan, row.plan(desc, target));
+  return BuildWith(row, desc, plan, built);
+}
+
+absl::Status BuildWith(const FloatRow& row, const GemmDesc& desc, const GemmPlan& plan, Built* built) {
+  Emitter e;
+  XJIT_RETURN_IF_ERROR(row.emit(desc, plan, e));
+  XJIT_ASSIGN_OR_RETURN(built->kernel, e.Finish(GemmName(desc, row.name), built->arena, plan.scratch_bytes));
+  built->plan = plan;
+  return built->arena.Seal();
+}
+
+Problem::Problem(DType a, DType w, int64_t m, int64_t n, int64_t k, Epilogue epilogue, uint32_t seed)
+    : a_type_(a), w_type_(w), m_(m), n_(n), k_(k), epilogue_(epilogue) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  const int64_t a_row = a == DType::kF32 ? 4 * k : 4 * ((k + 1) / 2);
+  lda_bytes_ = a_row + 12;
+  ldc_bytes_ = c_columns() * 4 + 20;
+
+  a_ = std::make_unique<GuardedBuffer>((m - 1) * lda_bytes_ + a_row, 0);
+  a_values_.assign(static_cast<size_t>(m), std::vector<float>(static_cast<size_t>(k)));
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < k; ++j) {
+      float value = uniform(random);
+      uint8_t* row = a_->data() + i * lda_bytes_;
+      if (a == DType::kF32) {
+        std::memcpy(row + 4 * j, &value, 4);
+      } else {
+        const uint16_t bits = Bf16(value);
+        value = std::bit_cast<float>(uint32_t{bits} << 16);
+        std::memcpy(row + 2 * j, &bits, 2);
+      }
+      a_values_[static_cast<size_t>(i)][static_cast<size_t>(j)] = value;
+    }
+  }
+
+  std::vector<std::vector<std::byte>> rows;
+  std::vector<const std::byte*> pointers;
+  for (int64_t i = 0; i < n; ++i) rows.push_back(RandomRow(w, k, random));
+  for (const auto& row : rows) pointers.push_back(row.data());
+  w_ = std::make_unique<GuardedBuffer>(n / kPanelColumns * PanelBytes(w, k));
+  PackPanels(w, k, pointers, 0, n / kPanelColumns, w_->as<std::byte>());
+  w_values_.assign(static_cast<size_t>(n), std::vector<float>(static_cast<size_t>(k)));
+  for (int64_t i = 0; i < n; ++i) {
+    UnpackColumn(w, k, w_->as<std::byte>(), i, w_values_[static_cast<size_t>(i)].data());
+  }
+
+  const size_t c_bytes = static_cast<size_t>((m - 1) * ldc_bytes_ + c_columns() * 4);
+  c_ = std::make_unique<GuardedBuffer>(c_bytes, kPoison);
+  residual_ = std::make_unique<GuardedBuffer>(c_bytes);
+  for (size_t i = 0; i < c_bytes / 4; ++i) residual_->as<float>()[i] = uniform(random);
+  bias_ = std::make_unique<GuardedBuffer>(static_cast<size_t>(n) * 4);
+  for (int64_t i = 0; i < n; ++i) bias_->as<float>()[i] = uniform(random);
+}
+
+int64_t Problem::c_columns() const { return epilogue_.silu_mul ? n_ / 2 : n_; }
+
+GemmDesc Problem::Desc(int rows) const {
+  return {.n = n_, .k = k_, .a = a_type_, .w = w_type_, .rows = rows, .lda_bytes = lda_bytes_, .ldc_bytes = ldc_bytes_,
+          .epilogue = epilogue_};
+}
+
+GemmArgs Problem::Args(int64_t m0) const {
+  return {.a = a_->data() + m0 * lda_bytes_,
+          .w = w_->data(),
+          .c = reinterpret_cast<float*>(c_->data() + m0 * ldc_bytes_),
+          .residual = epilogue_.residual ? reinterpret_cast<float*>(residual_->data() + m0 * ldc_bytes_) : nullptr,
+          .bias = epilogue_.bias ? bias_->as<float>() : nullptr,
+          .scratch = nullptr};
+}
+
+void Problem::Poison() { std::memset(c_->data(), kPoison, c_->size()); }
+
+std::string Problem::Call(const Built& built, int64_t n0, int64_t n1, int64_t m0, int64_t m1) {
+  const bool few = built.plan.scratch_bytes == 0 || built.plan.m_block <= kMaxFewRows;
+  GuardedBuffer scratch(static_cast<size_t>(RoundUp(built.plan.scratch_bytes, 64)), 0xFF);
+  GemmArgs args = Args(few ? m0 : 0);
+  args.scratch = scratch.data();
+  const int64_t changed = few ? WatchedCall()(&args, n0, n1, 0, m1 - m0, built.kernel.fn)
+                              : WatchedCall()(&args, n0, n1, m0, m1, built.kernel.fn);
+  std::string names;
+  const char* const all[] = {"rbx ", "rbp ", "r12 ", "r13 ", "r14 ", "r15 "};
+  for (int i = 0; i < 6; ++i) {
+    if ((changed >> i & 1) != 0) names += all[i];
+  }
+  return names;
+}
+
+float Problem::C(int64_t row, int64_t column) const {
+  float value;
+  std::memcpy(&value, c_->data() + row * ldc_bytes_ + 4 * column, 4);
+  return value;
+}
+
+std::vector<float> Problem::CopyC() const {
+  std::vector<float> c;
+  for (int64_t i = 0; i < m_; ++i) {
+    for (int64_t j = 0; j < c_columns(); ++j) c.push_back(C(i, j));
+  }
+  return c;
+}
+
+int64_t Problem::Stray(int64_t n0, int64_t n1, int64_t m0, int64_t m1) const {
+  const int64_t panel = epilogue_.silu_mul ? kGroupColumns * 4 : kPanelColumns * 4;
+  int64_t stray = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(c_->size()); ++i) {
+    const int64_t row = i / ldc_bytes_, byte = i % ldc_bytes_;
+    const bool inside = row >= m0 && row < m1 && byte >= n0 * panel && byte < n1 * panel;
+    if (!inside && c_->data()[i] != kPoison) ++stray;
+  }
+  return stray;
+}
+
+std::vector<float> Problem::FmaChain() const {
+  std::vector<float> c;
+  for (int64_t i = 0; i < m_; ++i) {
+    for (int64_t j = 0; j < n_; ++j) {
+      const auto& a = a_values_[static_cast<size_t>(i)];
+      const auto& w = w_values_[static_cast<size_t>(j)];
+      float sum = 0;
+      for (size_t s = 0; s < a.size(); ++s) sum = std::fma(a[s], w[s], sum);
+      if (epilogue_.bias) sum += bias_->as<float>()[j];
+      if (epilogue_.residual) {
+        float residual;
+        std::memcpy(&residual, residual_->data() + i * ldc_bytes_ + 4 * j, 4);
+        sum += residual;
+      }
+      c.push_back(sum);
+    }
+  }
+  return c;
+}
+
+std::vector<float> Problem::Reference() const {
+  std::vector<uint8_t> c(c_->size());
+  GemmArgs args = Args(0);
+  args.c = reinterpret_cast<float*>(c.data());
+  GemmRef(Desc(0), args, 0, n_ / kPanelColumns, 0, m_);
+  std::vector<float> out;
+  for (int64_t i = 0; i < m_; ++i) {
+    for (int64_t j = 0; j < c_columns(); ++j) {
+      float value;
+      std::memcpy(&value, c.data() + i * ldc_bytes_ + 4 * j, 4);
+      out.push_back(value);
+    }
+  }
+  return out;
+}
+
+// A sum of k products in any order with one rounding each differs from the exact one by at most k eps sum |a||w|, eps =
+// 2^-24; vdpbf16ps rounds each product's addition, so k again, and flushes what is below 2^-126. Bias and residual
+// round once each. SiLU has a slope of at most 1.1 and (math_emit.h) a relative error of 6e-7, or 2^-118 far below
+// zero; the product with up takes the errors of both factors.
+std::vector<float> Problem::Tolerance() const {
+  constexpr double kEps = 0x1p-24;
+  std::vector<float> out;
+  const std::vector<float> reference = Reference();
+  for (int64_t i = 0; i < m_; ++i) {
+    std::vector<double> error(static_cast<size_t>(n_)), size(static_cast<size_t>(n_));
+    for (int64_t j = 0; j < n_; ++j) {
+      const auto& a = a_values_[static_cast<size_t>(i)];
+      const auto& w = w_values_[static_cast<size_t>(j)];
+      double sum = epilogue_.bias ? std::abs(bias_->as<float>()[j]) : 0;
+      for (size_t s = 0; s < a.size(); ++s) sum += std::abs(static_cast<double>(a[s]) * w[s]);
+      size[static_cast<size_t>(j)] = sum;
+      error[static_cast<size_t>(j)] = static_cast<double>(k_ + 2) * (kEps * sum + 0x1p-126);
+    }
+    for (int64_t j = 0; j < c_columns(); ++j) {
+      const double value = std::abs(reference[static_cast<size_t>(i * c_columns() + j)]);
+      double bound;
+      if (epilogue_.silu_mul) {
+        const auto gate = static_cast<size_t>(j / kGroupColumns * kPanelColumns + j % kGroupColumns);
+        const size_t up = gate + kGroupColumns;
+        bound = 1.1 * error[gate] * (size[up] + error[up]) + size[gate] * error[up] +
+                (6e-7 * size[gate] + 0x1p-118) * size[up];
+      } else {
+        bound = error[static_cast<size_t>(j)];
+      }
+      out.push_back(static_cast<float>(bound + 2 * kEps * (value + (epilogue_.residual ? 1 : 0))));
+    }
+  }
+  return out;
+}
+
+std::string FirstDifference(const std::vector<float>& got, const std::vector<float>& want, int64_t columns) {
+  if (got.size() != want.size()) return "sizes differ";
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::bit_cast<uint32_t>(got[i]) != std::bit_cast<uint32_t>(want[i])) {
+      const auto at = static_cast<int64_t>(i);
+      return fmt::format("row {} column {}: {} (want {})", at / columns, at % columns, got[i], want[i]);
+    }
+  }
+  return "";
+}
+
+}  // namespace xjit::testing

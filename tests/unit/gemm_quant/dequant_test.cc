@@ -1,0 +1,83 @@
+// DequantizeRow against the blocks and values that ggml's own code gave.
+#include "ir/support/ref/dequant.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "quant_data.h"
+
+namespace xjit {
+namespace {
+
+struct Tensor {
+  std::vector<int64_t> shape;
+  const char* data = nullptr;
+};
+
+class Dequant : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    const std::string path = std::string(XJIT_SHARED_DIR) + "/goldens/gguf_blocks/kquants.safetensors";
+    std::ifstream file(path, std::ios::binary);
+    if (!file) GTEST_SKIP() << "no " << path;
+    bytes_.assign(std::istreambuf_iterator<char>(file), {});
+    uint64_t header_bytes;
+    ASSERT_GE(bytes_.size(), 8u);
+    std::memcpy(&header_bytes, bytes_.data(), 8);
+    header_ = nlohmann::json::parse(bytes_.substr(8, header_bytes));
+    data_ = bytes_.data() + 8 + header_bytes;
+  }
+  Tensor Get(const std::string& name) const {
+    const auto& t = header_.at(name);
+    return {t.at("shape").get<std::vector<int64_t>>(), data_ + t.at("data_offsets").at(0).get<size_t>()};
+  }
+
+  std::string bytes_;
+  nlohmann::json header_;
+  const char* data_ = nullptr;
+};
+
+TEST_P(Dequant, MatchesGgml) {
+  std::string name(Name(GetParam()));
+  for (char& c : name) c = static_cast<char>(std::toupper(c));
+  const Tensor blocks = Get(name + ".blocks"), expected = Get(name + ".expected");
+  ASSERT_EQ(blocks.shape[1], RowBytes(GetParam(), expected.shape[1]));
+  const int64_t k = expected.shape[1];
+  std::vector<float> got(static_cast<size_t>(k)), want(static_cast<size_t>(k));
+  for (int64_t row = 0; row < expected.shape[0]; ++row) {
+    DequantizeRow(GetParam(), reinterpret_cast<const std::byte*>(blocks.data + row * blocks.shape[1]), k, got.data());
+    std::memcpy(want.data(), expected.data + row * k * 4, static_cast<size_t>(k) * 4);
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_LE(std::fabs(got[i] - want[i]), 1e-6f * std::fabs(want[i])) << "row " << row << " element " << i;
+    }
+  }
+}
+
+std::string TypeName(const ::testing::TestParamInfo<DType>& info) { return std::string(Name(info.param)); }
+INSTANTIATE_TEST_SUITE_P(Types, Dequant,
+                         ::testing::Values(DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                           DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
+                         TypeName);
+
+TEST(Half, EveryCode) {
+  for (uint32_t h = 0; h < 0x10000; ++h) {
+    const float f = F16ToF32(static_cast<uint16_t>(h));
+    const int exponent = h >> 10 & 31, fraction = h & 0x3ff;
+    const double sign = h >> 15 ? -1 : 1;
+    if (exponent == 31) {
+      ASSERT_TRUE(fraction == 0 ? std::isinf(f) : std::isnan(f)) << h;
+    } else {
+      const double want = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+      ASSERT_EQ(static_cast<double>(f), sign * want) << h;
+    }
+    ASSERT_EQ(std::signbit(f), h >> 15 != 0) << h;
+  }
+}
+
+}  // namespace
+}  // namespace xjit

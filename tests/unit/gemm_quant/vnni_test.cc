@@ -1,0 +1,378 @@
+// The AVX512-VNNI gemm against its reference: bit for bit where no SiLU is involved.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/cpu.h"
+#include "codegen/gemm/gemm_plan.h"
+#include "codegen/gemm/gemm_ref.h"
+#include "codegen/gemm/pack.h"
+#include "ir/support/ref/dequant.h"
+#include "quant_data.h"
+#include "tests/unit/guarded_buffer.h"
+
+namespace xjit {
+namespace {
+
+using testing::GuardedBuffer;
+
+// A product with its operands, each against a guard page, and its emitted kernel.
+class Product {
+ public:
+  Product(DType w, int rows, int64_t m, int64_t n, int64_t k, Epilogue epilogue, uint32_t seed = 1)
+      : m_(m), w_(static_cast<size_t>(n / kPanelColumns * PanelBytes(w, k))) {
+    desc_.n = n;
+    desc_.k = k;
+    desc_.a = DType::kQ8Act;
+    desc_.w = w;
+    desc_.rows = rows;
+    desc_.epilogue = epilogue;
+    // Rows further apart than they are long, so that a wrong stride shows.
+    desc_.lda_bytes = Q8Layout{k}.row_bytes() + 64;
+    const int64_t columns = epilogue.silu_mul ? n / 2 : n;
+    desc_.ldc_bytes = 4 * columns + 32;
+
+    const auto a = testing::RandomActivations(m, k, desc_.lda_bytes, seed);
+    const auto a_bytes = static_cast<size_t>((m - 1) * desc_.lda_bytes + Q8Layout{k}.row_bytes());
+    a_ = std::make_unique<GuardedBuffer>(a_bytes);
+    std::memcpy(a_->data(), a.data(), a_bytes);
+
+    const auto weights = testing::RandomWeights(w, n, k, seed + 1);
+    std::vector<const std::byte*> columns_of_w;
+    for (int64_t i = 0; i < n; ++i) columns_of_w.push_back(&weights[static_cast<size_t>(i * RowBytes(w, k))]);
+    PackPanels(w, k, columns_of_w, 0, n / kPanelColumns, w_.as<std::byte>());
+
+    std::mt19937 rng(seed + 2);
+    const auto c_bytes = static_cast<size_t>((m - 1) * desc_.ldc_bytes + 4 * columns);
+    residual_ = std::make_unique<GuardedBuffer>(c_bytes);
+    bias_ = std::make_unique<GuardedBuffer>(static_cast<size_t>(4 * n));
+    for (size_t i = 0; i < c_bytes / 4; ++i) residual_->as<float>()[i] = static_cast<float>(rng() % 1000) / 64 - 8;
+    for (int64_t i = 0; i < n; ++i) bias_->as<float>()[i] = static_cast<float>(rng() % 1000) / 256 - 2;
+    c_bytes_ = c_bytes;
+  }
+
+  absl::Status Compile() {
+    TargetInfo target;
+    target.isa = Isa::kAvx512Vnni;
+    XJIT_ASSIGN_OR_RETURN(plan_, PlanGemmVnni(desc_, target));
+    Emitter e;
+    XJIT_RETURN_IF_ERROR(EmitGemmVnni(desc_, plan_, e));
+    XJIT_ASSIGN_OR_RETURN(kernel_, e.Finish(GemmName(desc_, "avx512_vnni"), arena_, plan_.scratch_bytes));
+    scratch_ = std::make_unique<GuardedBuffer>(static_cast<size_t>((plan_.scratch_bytes + 63) / 64 * 64));
+    return arena_.Seal();
+  }
+
+  GemmArgs Args(GuardedBuffer& c) {
+    GemmArgs args;
+    args.a = a_->data();
+    args.w = w_.data();
+    args.c = c.as<float>();
+    args.residual = desc_.epilogue.residual ? residual_->as<float>() : nullptr;
+    args.bias = desc_.epilogue.bias ? bias_->as<float>() : nullptr;
+    args.scratch = scratch_ == nullptr ? nullptr : scratch_->data();
+    return args;
+  }
+  // C starts as a pattern: what a kernel leaves alone stays equal between two runs.
+  std::unique_ptr<GuardedBuffer> NewC() { return std::make_unique<GuardedBuffer>(c_bytes_, 0x5a); }
+
+  std::unique_ptr<GuardedBuffer> Run() {
+    auto c = NewC();
+    Call(*c, 0, desc_.panels(), 0, m_);
+    return c;
+  }
+  void Call(GuardedBuffer& c, int64_t n0, int64_t n1, int64_t m0, int64_t m1) {
+    const GemmArgs args = Args(c);
+    kernel_.fn(&args, n0, n1, m0, m1);
+  }
+  std::unique_ptr<GuardedBuffer> Reference() {
+    auto c = NewC();
+    GemmRef(desc_, Args(*c), 0, desc_.panels(), 0, m_);
+    return c;
+  }
+
+  const GemmDesc& desc() const { return desc_; }
+  const Kernel& kernel() const { return kernel_; }
+  int64_t m() const { return m_; }
+  size_t c_bytes() const { return c_bytes_; }
+  const std::byte* a_row(int64_t m) const { return reinterpret_cast<const std::byte*>(a_->data()) + m * desc_.lda_bytes; }
+  const std::byte* w() { return w_.as<std::byte>(); }
+
+ private:
+  GemmDesc desc_;
+  int64_t m_;
+  GemmPlan plan_;
+  GuardedBuffer w_;
+  std::unique_ptr<GuardedBuffer> a_, residual_, bias_, scratch_;
+  size_t c_bytes_ = 0;
+  CodeArena arena_;
+  Kernel kernel_;
+};
+
+// Equal bits, the bytes between rows included.
+void ExpectSame(const GuardedBuffer& want, const GuardedBuffer& got, const std::string& what) {
+  ASSERT_EQ(want.size(), got.size());
+  const auto* x = const_cast<GuardedBuffer&>(want).as<float>();
+  const auto* y = const_cast<GuardedBuffer&>(got).as<float>();
+  for (size_t i = 0; i < want.size() / 4; ++i) {
+    ASSERT_EQ(std::memcmp(x + i, y + i, 4), 0) << what << ": float " << i << ": " << x[i] << " and " << y[i];
+  }
+}
+
+// SiLU's relative error (math_emit.h: 6e-7) carries over to the product; the residual sum adds half an ulp on each side.
+void ExpectNear(Product& product, const GuardedBuffer& want, const GuardedBuffer& got, const std::string& what) {
+  Epilogue none = product.desc().epilogue;
+  const auto* x = const_cast<GuardedBuffer&>(want).as<float>();
+  const auto* y = const_cast<GuardedBuffer&>(got).as<float>();
+  const size_t stride = static_cast<size_t>(product.desc().ldc_bytes / 4);
+  for (size_t i = 0; i < want.size() / 4; ++i) {
+    if (i % stride >= static_cast<size_t>(product.desc().n / 2)) {
+      ASSERT_EQ(std::memcmp(x + i, y + i, 4), 0) << what << ": byte between rows changed, float " << i;
+      continue;
+    }
+    // |residual| <= 8: it bounds what the sum's cancellation can lose.
+    const float bound = 8e-7f * (std::fabs(x[i]) + (none.residual ? 8.0f : 0.0f)) + 0x1p-110f;
+    ASSERT_LE(std::fabs(x[i] - y[i]), bound) << what << ": float " << i;
+  }
+}
+
+class Vnni : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (HostIsa() < Isa::kAvx512Vnni) GTEST_SKIP() << "this machine has no AVX512-VNNI";
+  }
+  int64_t block() const { return Info(GetParam()).block_elems; }
+  std::vector<int64_t> Depths() const {
+    return block() == 256 ? std::vector<int64_t>{256, 512, 768} : std::vector<int64_t>{32, 64, 96, 256, 576};
+  }
+};
+
+constexpr Epilogue kEpilogues[] = {
+    {}, {.bias = true}, {.residual = true}, {.bias = true, .residual = true}, {.silu_mul = true},
+    {.bias = true, .silu_mul = true, .residual = true}, {.silu_mul = true, .residual = true}};
+
+void Check(Product& product, const std::string& what) {
+  ASSERT_TRUE(product.Compile().ok());
+  const auto want = product.Reference(), got = product.Run();
+  if (product.desc().epilogue.silu_mul) {
+    ExpectNear(product, *want, *got, what);
+  } else {
+    ExpectSame(*want, *got, what);
+  }
+}
+
+TEST_P(Vnni, FewRows) {
+  for (int rows = 1; rows <= kMaxFewRows; ++rows) {
+    for (const int64_t k : Depths()) {
+      for (const int64_t n : {32, 96}) {
+        Product product(GetParam(), rows, rows, n, k, {}, static_cast<uint32_t>(rows));
+        ASSERT_NO_FATAL_FAILURE(Check(product, fmt::format("rows {} n {} k {}", rows, n, k)));
+      }
+    }
+  }
+}
+
+TEST_P(Vnni, ManyRows) {
+  for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 17, 33}) {
+    for (const int64_t k : Depths()) {
+      Product product(GetParam(), 0, m, 64, k, {}, static_cast<uint32_t>(m));
+      ASSERT_NO_FATAL_FAILURE(Check(product, fmt::format("m {} k {}", m, k)));
+    }
+  }
+}
+
+TEST_P(Vnni, Epilogues) {
+  for (const Epilogue& epilogue : kEpilogues) {
+    for (const int rows : {0, 1, 3, 8}) {
+      Product product(GetParam(), rows, rows == 0 ? 13 : rows, 64, 256, epilogue);
+      ASSERT_NO_FATAL_FAILURE(Check(product, fmt::format("{}", GemmName(product.desc(), "avx512_vnni"))));
+    }
+  }
+}
+
+// The same row gives the same bits alone, among eight and among many.
+TEST_P(Vnni, RowCountChangesNoBit) {
+  for (const Epilogue& epilogue : {Epilogue{}, Epilogue{.bias = true, .silu_mul = true, .residual = true}}) {
+    Product many(GetParam(), 0, 8, 64, 768, epilogue);
+    ASSERT_TRUE(many.Compile().ok());
+    const auto want = many.Run();
+    for (int rows = 1; rows <= kMaxFewRows; ++rows) {
+      Product few(GetParam(), rows, 8, 64, 768, epilogue);
+      ASSERT_TRUE(few.Compile().ok());
+      const auto got = few.Run();
+      const auto bytes = static_cast<size_t>((rows - 1) * few.desc().ldc_bytes + few.desc().ldc_bytes - 32);
+      ASSERT_EQ(std::memcmp(want->data(), got->data(), bytes), 0) << rows;
+    }
+  }
+}
+
+TEST_P(Vnni, PartitionChangesNoBit) {
+  const Epilogue epilogue{.bias = true, .silu_mul = true, .residual = true};
+  const int64_t panels = 5, m = 29;
+  Product product(GetParam(), 0, m, panels * kPanelColumns, 256, epilogue);
+  ASSERT_TRUE(product.Compile().ok());
+  const auto want = product.Run();
+  for (int64_t n_cut = 0; n_cut <= panels; ++n_cut) {
+    for (const int64_t m_cut : {int64_t{0}, int64_t{1}, int64_t{6}, int64_t{13}, int64_t{28}}) {
+      auto c = product.NewC();
+      product.Call(*c, n_cut, panels, 0, m_cut);
+      product.Call(*c, 0, n_cut, m_cut, m);
+      product.Call(*c, n_cut, panels, m_cut, m);
+      product.Call(*c, 0, n_cut, 0, m_cut);
+      ASSERT_NO_FATAL_FAILURE(ExpectSame(*want, *c, fmt::format("cut at panel {} row {}", n_cut, m_cut)));
+    }
+  }
+  Product few(GetParam(), 3, 3, panels * kPanelColumns, 256, epilogue);
+  ASSERT_TRUE(few.Compile().ok());
+  const auto want_few = few.Run();
+  for (int64_t n_cut = 0; n_cut <= panels; ++n_cut) {
+    auto c = few.NewC();
+    few.Call(*c, n_cut, panels, 0, 3);
+    few.Call(*c, 0, n_cut, 0, 3);
+    ASSERT_NO_FATAL_FAILURE(ExpectSame(*want_few, *c, fmt::format("cut at panel {}", n_cut)));
+  }
+}
+
+// C may be the residual.
+TEST_P(Vnni, ResidualInPlace) {
+  for (const int rows : {0, 2}) {
+    Product product(GetParam(), rows, rows == 0 ? 9 : rows, 64, 256, {.residual = true});
+    ASSERT_TRUE(product.Compile().ok());
+    const auto want = product.Run();
+    auto c = product.NewC();
+    GemmArgs args = product.Args(*c);
+    std::memcpy(c->data(), args.residual, c->size());
+    args.residual = args.c;
+    product.kernel().fn(&args, 0, 2, 0, product.m());
+    const auto columns = static_cast<size_t>(product.desc().n);
+    for (int64_t row = 0; row < product.m(); ++row) {
+      ASSERT_EQ(std::memcmp(want->data() + row * product.desc().ldc_bytes, c->data() + row * product.desc().ldc_bytes, 4 * columns), 0);
+    }
+  }
+}
+
+// How large the minimum is that element e of column j was computed with: its rounding counts even where it cancels.
+double MinimumSize(Product& product, int64_t j, int64_t e) {
+  ColumnBlock block;
+  UnpackColumnBlock(product.desc().w, product.desc().k, product.w(), j, e / 32, &block);
+  return 2 * std::fabs(static_cast<double>(block.add));
+}
+
+// The reference itself: against plain double arithmetic on dequantised weights and activations.
+TEST_P(Vnni, ReferenceIsTheProduct) {
+  const int64_t k = 768, m = 3, n = 64;
+  Product product(GetParam(), 3, m, n, k, {});
+  const auto c = product.Reference();
+  const Q8Layout layout{k};
+  std::vector<float> column(static_cast<size_t>(k));
+  for (int64_t j = 0; j < n; ++j) {
+    UnpackColumn(GetParam(), k, product.w(), j, column.data());
+    for (int64_t i = 0; i < m; ++i) {
+      double sum = 0, norm = 0;
+      for (int64_t e = 0; e < k; ++e) {
+        float scale;
+        std::memcpy(&scale, product.a_row(i) + layout.scale_offset() + e / 32 * 4, 4);
+        const double a = static_cast<double>(scale) * static_cast<int8_t>(product.a_row(i)[e]);
+        sum += a * static_cast<double>(column[static_cast<size_t>(e)]);
+        norm += std::fabs(a) * (std::fabs(static_cast<double>(column[static_cast<size_t>(e)])) + MinimumSize(product, j, e));
+      }
+      const float got = *reinterpret_cast<const float*>(c->data() + i * product.desc().ldc_bytes + 4 * j);
+      // Each of k / 32 blocks adds at most 4 roundings of its own terms and 2 of the running sum.
+      ASSERT_NEAR(got, sum, (static_cast<double>(k / 32) * 2 + 4) * 0x1p-24 * norm) << i << " " << j;
+    }
+  }
+}
+
+// Callee-saved registers hold their values over a call (System V AMD64 ABI, 3.2.1).
+TEST_P(Vnni, CalleeSavedRegisters) {
+  for (const int rows : {0, 2}) {
+    Product product(GetParam(), rows, rows == 0 ? 7 : rows, 64, 256, {.bias = true, .silu_mul = true, .residual = true});
+    ASSERT_TRUE(product.Compile().ok());
+    auto c = product.NewC();
+    const GemmArgs args = product.Args(*c);
+    uint64_t after[5] = {};
+    struct {
+      const void* fn;
+      const void* args;
+      int64_t panels, m;
+      uint64_t* after;
+    } call = {reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(product.kernel().fn)), &args, 2, product.m(), after};
+    Emitter e;
+    e.Prologue(16);
+    e.mov(e.ptr[e.rsp], e.arg_args);
+    const Xbyak::Reg64 saved[5] = {e.rbx, e.r12, e.r13, e.r14, e.r15};
+    for (uint32_t i = 0; i < 5; ++i) e.mov(saved[i], 0x1234567000000000 + i);
+    e.mov(e.rax, e.arg_args);
+    e.mov(e.rdi, e.ptr[e.rax + 8]);
+    e.xor_(e.esi, e.esi);
+    e.mov(e.rdx, e.ptr[e.rax + 16]);
+    e.xor_(e.ecx, e.ecx);
+    e.mov(e.r8, e.ptr[e.rax + 24]);
+    e.call(e.ptr[e.rax]);
+    e.mov(e.rax, e.ptr[e.rsp]);
+    e.mov(e.rax, e.ptr[e.rax + 32]);
+    for (int i = 0; i < 5; ++i) e.mov(e.ptr[e.rax + 8 * i], saved[i]);
+    e.Epilogue();
+    CodeArena arena;
+    auto caller = e.Finish("caller", arena);
+    ASSERT_TRUE(caller.ok());
+    ASSERT_TRUE(arena.Seal().ok());
+    caller->fn(&call, 0, 0, 0, 0);
+    for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(after[i], 0x1234567000000000 + i) << i;
+    ExpectSame(*product.Run(), *c, "the call itself");
+  }
+}
+
+TEST(VnniPlan, RefusesWithReason) {
+  TargetInfo target;
+  target.isa = Isa::kAvx512Vnni;
+  GemmDesc desc{.n = 64, .k = 256, .a = DType::kQ8Act, .w = DType::kQ4_K, .rows = 1, .epilogue = {}};
+  ASSERT_TRUE(PlanGemmVnni(desc, target).ok());
+  const auto why = [&](GemmDesc d, TargetInfo t) {
+    const auto plan = PlanGemmVnni(d, t);
+    return plan.ok() ? "accepted" : std::string(plan.status().message());
+  };
+  TargetInfo avx512 = target;
+  avx512.isa = Isa::kAvx512;
+  EXPECT_EQ(why(desc, avx512), "gemm avx512_vnni: the target has avx512 only");
+  GemmDesc d = desc;
+  d.a = DType::kF32;
+  EXPECT_EQ(why(d, target), "gemm avx512_vnni: activations are f32, not q8act");
+  d = desc;
+  d.w = DType::kBF16;
+  EXPECT_EQ(why(d, target), "gemm avx512_vnni: weights are bf16, not a block encoding");
+  d = desc;
+  d.k = 128;
+  EXPECT_EQ(why(d, target), "gemm: k = 128 is not a positive multiple of 256, the block of q4_k");
+  d = desc;
+  d.n = 48;
+  EXPECT_EQ(why(d, target), "gemm: n = 48 is not a positive multiple of 32");
+  d = desc;
+  d.rows = 9;
+  EXPECT_EQ(why(d, target), "gemm: rows = 9 is not in 0..8");
+  d = desc;
+  d.rows = 2;
+  EXPECT_EQ(why(d, target), "gemm: rows of 0 and 0 bytes are too short for k = 256, n = 64");
+  d.lda_bytes = int64_t{1} << 30;
+  d.ldc_bytes = 4096;
+  EXPECT_EQ(why(d, target), "gemm avx512_vnni: k = 256, rows of 1073741824 and 4096 bytes exceed 32-bit offsets");
+}
+
+TEST(VnniPlan, Prints) {
+  TargetInfo target;
+  target.isa = Isa::kAvx512Vnni;
+  const GemmDesc desc{.n = 64, .k = 256, .a = DType::kQ8Act, .w = DType::kQ4_K, .rows = 1, .epilogue = {.silu_mul = true}};
+  const auto plan = PlanGemmVnni(desc, target);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(ToString(*plan).substr(0, 24), "tile_rows 1, k_block 256");
+  EXPECT_EQ(GemmName(desc, "avx512_vnni"), "gemm.avx512_vnni.q8act_q4_k_f32.m1n64k256.silu_mul");
+}
+
+std::string TypeName(const ::testing::TestParamInfo<DType>& info) { return std::string(Name(info.param)); }
+INSTANTIATE_TEST_SUITE_P(Types, Vnni, ::testing::ValuesIn(testing::kQuantTypes), TypeName);
+
+}  // namespace
+}  // namespace xjit

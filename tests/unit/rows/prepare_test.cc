@@ -1,0 +1,248 @@
+// rows.prepare against its reference: conversions and quantisation bit for bit, the norm within its computed bound.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "codegen/rows/q8_layout.h"
+#include "codegen/rows/rows_ref.h"
+#include "ir/support/ref/norm.h"
+#include "tests/unit/rows/rows_testing.h"
+
+namespace xjit {
+namespace {
+
+using testing::EmittedKernel;
+using testing::FillRows;
+using testing::GuardedBuffer;
+using testing::RandomFloats;
+using testing::TargetOf;
+
+constexpr uint8_t kUntouched = 0xa5;
+
+EmittedKernel EmitFor(const PrepareDesc& desc, Isa isa) {
+  const TargetInfo target = TargetOf(isa);
+  return isa == Isa::kAvx2 ? EmittedKernel(desc, PlanPrepare2(desc, target), &EmitPrepare2)
+                           : EmittedKernel(desc, PlanPrepare512(desc, target), &EmitPrepare512);
+}
+
+int64_t WrittenBytes(DType out, int64_t cols) {
+  if (out == DType::kF32) return cols * 4;
+  if (out == DType::kBF16) return (cols + 1) / 2 * 4;
+  return cols + 20 * (cols / kQ8Block);  // a record without its padding
+}
+
+PrepareDesc Describe(int64_t cols, DType out, bool norm) {
+  PrepareDesc desc{.cols = cols, .norm = norm, .eps = 1e-5f, .out = out};
+  desc.ldx_bytes = cols * 4 + 12;
+  desc.ldo_bytes = (out == DType::kQ8Act ? Q8Layout{cols}.row_bytes() : WrittenBytes(out, cols)) + 8;
+  return desc;
+}
+
+// Runs `rows` rows between guard pages, in two parts, and returns the output rows.
+std::vector<uint8_t> RunRows(const EmittedKernel& kernel, const PrepareDesc& desc, const std::vector<float>& x,
+                         const std::vector<float>& gain, int64_t rows, GuardedBuffer::Edge edge) {
+  const int64_t written = WrittenBytes(desc.out, desc.cols);
+  GuardedBuffer in(static_cast<size_t>((rows - 1) * desc.ldx_bytes + desc.cols * 4), 0xff, edge);
+  GuardedBuffer gains(static_cast<size_t>(desc.cols * 4), 0, edge);
+  GuardedBuffer out(static_cast<size_t>((rows - 1) * desc.ldo_bytes + written), kUntouched, edge);
+  FillRows(in, x, rows, desc.cols, desc.ldx_bytes);
+  if (desc.norm) FillRows(gains, gain, 1, desc.cols, 0);
+  const PrepareArgs args{.x = in.as<float>(), .gain = desc.norm ? gains.as<float>() : nullptr, .out = out.data()};
+  kernel.Run(&args, 0, 0);  // an empty part
+  kernel.Run(&args, 0, 1);
+  kernel.Run(&args, 1, rows);
+  for (int64_t m = 0; m + 1 < rows; ++m) {
+    for (int64_t i = written; i < desc.ldo_bytes; ++i) {
+      EXPECT_EQ(out.data()[m * desc.ldo_bytes + i], kUntouched) << "byte " << i << " behind row " << m;
+    }
+  }
+  std::vector<uint8_t> result;
+  for (int64_t m = 0; m < rows; ++m) {
+    result.insert(result.end(), out.data() + m * desc.ldo_bytes, out.data() + m * desc.ldo_bytes + written);
+  }
+  return result;
+}
+
+std::vector<uint8_t> Reference(PrepareDesc desc, const std::vector<float>& x, const std::vector<float>& gain,
+                               int64_t rows) {
+  const int64_t written = WrittenBytes(desc.out, desc.cols);
+  desc.ldx_bytes = desc.cols * 4;
+  desc.ldo_bytes = written;
+  std::vector<uint8_t> out(static_cast<size_t>(rows * written));
+  const PrepareArgs args{.x = x.data(), .gain = gain.data(), .out = out.data()};
+  PrepareRef(desc, args, 0, rows);
+  return out;
+}
+
+class Prepare : public ::testing::TestWithParam<std::tuple<Isa, int64_t>> {
+ protected:
+  void SetUp() override {
+    if (isa() > HostIsa()) GTEST_SKIP() << "this machine has no " << Name(isa());
+    x_ = RandomFloats(kRows * cols(), 1);
+    gain_ = RandomFloats(cols(), 2, 1);
+  }
+  static constexpr int64_t kRows = 3;
+  Isa isa() const { return std::get<0>(GetParam()); }
+  int64_t cols() const { return std::get<1>(GetParam()); }
+  std::vector<uint8_t> RunFor(const PrepareDesc& desc, GuardedBuffer::Edge edge = GuardedBuffer::Edge::kEnd) {
+    const EmittedKernel kernel = EmitFor(desc, isa());
+    return kernel.ok() ? RunRows(kernel, desc, x_, gain_, kRows, edge) : std::vector<uint8_t>();
+  }
+  std::vector<float> x_, gain_;
+};
+
+TEST_P(Prepare, ConvertsExactly) {
+  for (DType out : {DType::kF32, DType::kBF16, DType::kQ8Act}) {
+    if (out == DType::kQ8Act && cols() % kQ8Block != 0) continue;
+    const PrepareDesc desc = Describe(cols(), out, false);
+    const std::vector<uint8_t> expected = Reference(desc, x_, gain_, kRows);
+    EXPECT_EQ(RunFor(desc), expected) << Name(out);
+    EXPECT_EQ(RunFor(desc, GuardedBuffer::Edge::kBegin), expected) << Name(out);
+  }
+}
+
+TEST_P(Prepare, NormalisesWithinBound) {
+  const PrepareDesc desc = Describe(cols(), DType::kF32, true);
+  const std::vector<uint8_t> bytes = RunFor(desc);
+  ASSERT_EQ(bytes.size(), x_.size() * 4);
+  std::vector<float> y(x_.size());
+  std::memcpy(y.data(), bytes.data(), bytes.size());
+  const double bound = ref::RmsNormBound(cols(), 8 * (isa() == Isa::kAvx2 ? 8 : 16));
+  std::vector<float> expected(static_cast<size_t>(cols()));
+  for (int64_t m = 0; m < kRows; ++m) {
+    ref::RmsNorm(x_.data() + m * cols(), gain_.data(), cols(), desc.eps, expected.data());
+    for (int64_t i = 0; i < cols(); ++i) {
+      const float want = expected[static_cast<size_t>(i)], got = y[static_cast<size_t>(m * cols() + i)];
+      ASSERT_LE(std::fabs(got - want), bound * std::fabs(want) + 1e-37) << "row " << m << " column " << i;
+    }
+  }
+}
+
+// What a norm feeds into a conversion is the f32 that it gives by itself.
+TEST_P(Prepare, ConvertsWhatItNormalised) {
+  const std::vector<uint8_t> f32 = RunFor(Describe(cols(), DType::kF32, true));
+  ASSERT_EQ(f32.size(), x_.size() * 4);
+  std::vector<float> normalised(x_.size());
+  std::memcpy(normalised.data(), f32.data(), f32.size());
+  for (DType out : {DType::kBF16, DType::kQ8Act}) {
+    if (out == DType::kQ8Act && cols() % kQ8Block != 0) continue;
+    EXPECT_EQ(RunFor(Describe(cols(), out, true)), Reference(Describe(cols(), out, false), normalised, gain_, kRows))
+        << Name(out);
+  }
+}
+
+TEST_P(Prepare, Avx2RowHasNoAvx512) {
+  if (isa() != Isa::kAvx2) return;
+  for (DType out : {DType::kF32, DType::kBF16, DType::kQ8Act}) {
+    for (bool norm : {false, true}) {
+      if (out == DType::kQ8Act && cols() % kQ8Block != 0) continue;
+      EXPECT_EQ(EmitFor(Describe(cols(), out, norm), Isa::kAvx2).EvexInstructions(), 0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, Prepare,
+                         ::testing::Combine(::testing::ValuesIn(testing::kRowIsas),
+                                            ::testing::ValuesIn(testing::kSizes)),
+                         [](const auto& info) {
+                           return std::string(Name(std::get<0>(info.param))) + "_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+class PrepareIsa : public ::testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    if (GetParam() > HostIsa()) GTEST_SKIP() << "this machine has no " << Name(GetParam());
+  }
+  // One row of q8act or bf16 from `x`, and the reference's.
+  void ExpectExact(DType out, const std::vector<float>& x) {
+    const PrepareDesc desc = Describe(static_cast<int64_t>(x.size()), out, false);
+    const EmittedKernel kernel = EmitFor(desc, GetParam());
+    ASSERT_TRUE(kernel.ok());
+    std::vector<float> twice = x;
+    twice.insert(twice.end(), x.begin(), x.end());
+    EXPECT_EQ(RunRows(kernel, desc, twice, {}, 2, GuardedBuffer::Edge::kEnd), Reference(desc, twice, {}, 2));
+  }
+};
+
+TEST_P(PrepareIsa, QuantisesZeroTinyAndHugeBlocks) {
+  std::vector<float> x(10 * 32, 0.0f);  // block 0 is zeros
+  for (int i = 0; i < 32; ++i) {
+    x[32 + i] = static_cast<float>(i - 16) * 1e-41f;                                // denormal
+    x[64 + i] = static_cast<float>(i - 15) * (std::numeric_limits<float>::max() / 16);  // to the largest f32
+    x[96 + i] = static_cast<float>(i - 16) * 1e-38f;                                // 127 / max overflows
+    x[128 + i] = i == 7 ? -5.0f : -0.0f;
+    x[160 + i] = static_cast<float>(i) + 0.5f;
+    x[9 * 32 + i] = i == 31 ? 1.0f : 0.0f;
+  }
+  ExpectExact(DType::kQ8Act, x);
+}
+
+// max 127 makes the scale 1, so x itself is rounded: ties go to the even neighbour.
+TEST_P(PrepareIsa, RoundsTiesToEven) {
+  std::vector<float> x(32, 0.0f);
+  x[0] = 127;
+  for (int i = 1; i < 32; ++i) x[i] = static_cast<float>(i - 16) + 0.5f;
+  ExpectExact(DType::kQ8Act, x);
+  const PrepareDesc desc = Describe(32, DType::kQ8Act, false);
+  const std::vector<uint8_t> row = Reference(desc, x, {}, 1);
+  EXPECT_EQ(static_cast<int8_t>(row[1]), -14);  // -14.5
+  EXPECT_EQ(static_cast<int8_t>(row[2]), -14);  // -13.5
+  EXPECT_EQ(static_cast<int8_t>(row[16]), 0);   // 0.5
+  EXPECT_EQ(static_cast<int8_t>(row[17]), 2);   // 1.5
+}
+
+TEST_P(PrepareIsa, Bf16KeepsTiesInfinitiesAndNans) {
+  const float inf = std::numeric_limits<float>::infinity();
+  ExpectExact(DType::kBF16, {std::bit_cast<float>(0x3f808000u), std::bit_cast<float>(0x3f818000u),
+                             std::bit_cast<float>(0x3f807fffu), std::bit_cast<float>(0x3f808001u), inf, -inf, 0.0f, -0.0f,
+                             std::numeric_limits<float>::max(), std::bit_cast<float>(0x7fc00001u),
+                             std::bit_cast<float>(0x7fffffffu), std::bit_cast<float>(0xffffffffu),
+                             std::bit_cast<float>(0x7f800001u), 1.0f, -1.0f, 3.14159f, -2.71828f, 65504.0f, 1e-30f});
+}
+
+TEST_P(PrepareIsa, NormSurvivesZerosAndLargeValues) {
+  const PrepareDesc desc = Describe(48, DType::kF32, true);
+  const EmittedKernel kernel = EmitFor(desc, GetParam());
+  std::vector<float> x(96, 0.0f), gain(48, 2.0f);
+  for (int i = 48; i < 96; ++i) x[i] = i % 2 == 0 ? 1e18f : -1e18f;
+  const std::vector<uint8_t> bytes = RunRows(kernel, desc, x, gain, 2, GuardedBuffer::Edge::kEnd);
+  std::vector<float> y(96);
+  std::memcpy(y.data(), bytes.data(), bytes.size());
+  for (int i = 0; i < 48; ++i) EXPECT_EQ(y[i], 0.0f);
+  for (int i = 48; i < 96; ++i) EXPECT_NEAR(y[i], i % 2 == 0 ? 2.0f : -2.0f, 2 * ref::RmsNormBound(48, 48));
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, PrepareIsa, ::testing::ValuesIn(testing::kRowIsas),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+TEST(PreparePlan, RefusesWithAReason) {
+  const TargetInfo target = TargetOf(Isa::kAvx512Bf16);
+  const auto message = [&](const PrepareDesc& desc) {
+    return std::string(Message(PlanPrepare512(desc, target).status()));
+  };
+  EXPECT_EQ(message({.cols = 0, .ldx_bytes = 4, .ldo_bytes = 4}), "cols = 0 is not in 1..268435456");
+  EXPECT_EQ(message({.cols = 33, .out = DType::kQ8Act, .ldx_bytes = 132, .ldo_bytes = 128}),
+            "q8act rows are whole blocks of 32, but cols = 33");
+  EXPECT_EQ(message({.cols = 32, .out = DType::kF16, .ldx_bytes = 128, .ldo_bytes = 64}), "no conversion from f32 to f16");
+  EXPECT_EQ(message({.cols = 32, .ldx_bytes = 124, .ldo_bytes = 128}),
+            "ldx_bytes = 124 is not a multiple of 4 from 128 to 1073741824");
+}
+
+TEST(PreparePlan, UsesWhatTheTargetHas) {
+  const PrepareDesc desc = Describe(576, DType::kQ8Act, true);
+  EXPECT_FALSE(PlanPrepare512(desc, TargetOf(Isa::kAvx512))->native_dot);
+  EXPECT_TRUE(PlanPrepare512(desc, TargetOf(Isa::kAvx512Vnni))->native_dot);
+  EXPECT_FALSE(PlanPrepare512(desc, TargetOf(Isa::kAvx512Vnni))->native_bf16);
+  EXPECT_TRUE(PlanPrepare512(desc, TargetOf(Isa::kAvx512Bf16))->native_bf16);
+  const auto disassembly = [&](DType out, Isa isa) { return EmitFor(Describe(576, out, true), isa).Disassembly(); };
+  EXPECT_THAT(disassembly(DType::kBF16, Isa::kAvx512Bf16), ::testing::HasSubstr("vcvtneps2bf16"));
+  EXPECT_THAT(disassembly(DType::kBF16, Isa::kAvx512Vnni), ::testing::Not(::testing::HasSubstr("vcvtneps2bf16")));
+  EXPECT_THAT(disassembly(DType::kQ8Act, Isa::kAvx512Vnni), ::testing::HasSubstr("vpdpbusd"));
+  EXPECT_THAT(disassembly(DType::kQ8Act, Isa::kAvx512), ::testing::Not(::testing::HasSubstr("vpdpbusd")));
+}
+
+}  // namespace
+}  // namespace xjit
