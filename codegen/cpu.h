@@ -18,7 +18,7 @@ struct CpuFeatures {
   uint32_t leaf7_ecx = 0;
   uint32_t leaf7_edx = 0;
   uint32_t leaf7_1_eax = 0;
-  uint64_t xcr0 = 0;              // 0 without OSXSAVE
+  uint64_t xcr0 = 0;             // 0 without OSXSAVE
   bool tile_permission = false;  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) was granted
 };
 
@@ -42,7 +42,8 @@ absl::StatusOr<Isa> ChooseIsa(std::optional<std::string_view> name, std::string_
 std::string CpuName();
 
 // name "host", the host's ISA and its cache sizes (CPUID leaf 4, AMD: 0x8000001D; TargetInfo's defaults where the
-// processor does not tell). Threads, cores and NUMA nodes are left at 1: what the process may use is not CPUID's to say.
+// processor does not tell). Threads, cores and NUMA nodes are left at 1: what the process may use is not CPUID's to
+// say.
 TargetInfo HostCpu();
 
 }  // namespace xjit

@@ -32,11 +32,11 @@ struct Tables {
   std::vector<KernelRow> all;
 
   Tables() {
-#define XJIT_KERNEL(family, row, isa, plan_fn, emit_fn)                                                           \
-  family.push_back({#row, isa, [](const family##Desc& desc, const TargetInfo& t) { return plan_fn(desc, t); },    \
-                    [](const family##Desc& desc, const Family<family##Desc>::Plan& plan, Emitter& e) {            \
-                      return emit_fn(desc, plan, e);                                                              \
-                    }});                                                                                          \
+#define XJIT_KERNEL(family, row, isa, plan_fn, emit_fn)                                                        \
+  family.push_back({#row, isa, [](const family##Desc& desc, const TargetInfo& t) { return plan_fn(desc, t); }, \
+                    [](const family##Desc& desc, const Family<family##Desc>::Plan& plan, Emitter& e) {         \
+                      return emit_fn(desc, plan, e);                                                           \
+                    }});                                                                                       \
   all.push_back({Family<family##Desc>::kName, #row, isa});
 #include "codegen/kernels.inc"
 #undef XJIT_KERNEL
@@ -55,9 +55,10 @@ std::vector<Candidate> CandidatesOf(const Desc& desc, const TargetInfo& target) 
   for (const TypedRow<Desc>& row : RowsOf<Desc>()) {
     if (row.isa > target.isa) continue;
     const auto plan = row.plan(desc, target);
-    candidates.push_back({.row = row.name,
-                          .isa = row.isa,
-                          .cost = plan.ok() ? absl::StatusOr<double>(plan->cost) : absl::StatusOr<double>(plan.status())});
+    candidates.push_back(
+        {.row = row.name,
+         .isa = row.isa,
+         .cost = plan.ok() ? absl::StatusOr<double>(plan->cost) : absl::StatusOr<double>(plan.status())});
     // Rows come with the highest ISA first, so that it also wins a tie.
     const bool none = !candidates[best].cost.ok();
     const Candidate& last = candidates.back();

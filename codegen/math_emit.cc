@@ -9,7 +9,8 @@ namespace {
 constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves round(x) in the low bits of the sum
 
 // Coefficients of f^1 .. f^5, minimax in relative error with the constant 1 fixed: 2^f on [-1/2, 1/2] and e^f on
-// [-ln 2 / 2, ln 2 / 2] (iteratively reweighted least squares at 300 Chebyshev points; largest errors 1.1e-7 and 9.5e-8).
+// [-ln 2 / 2, ln 2 / 2] (iteratively reweighted least squares at 300 Chebyshev points; largest errors 1.1e-7
+// and 9.5e-8).
 constexpr float kExp2Poly[5] = {0.693147004f, 0.240222424f, 0.0555073358f, 0.00967151299f, 0.00132647203f};
 constexpr float kExpPoly[5] = {0.999999702f, 0.499991506f, 0.166676357f, 0.0418979302f, 0.00829031039f};
 

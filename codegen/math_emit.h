@@ -11,10 +11,10 @@ namespace xjit {
 // Temporaries are distinct from `x` and each other; no mask register is used. NaN stays NaN.
 //
 // exp2(x) = 2^n * p(x - n), n = x rounded to an integer by adding 1.5 * 2^23, p a polynomial of degree 5 on
-// [-1/2, 1/2] with p(0) = 1 exactly and relative error below 1.1e-7; n is added to the exponent of p as an integer. exp(x) does the
-// same with x - n * ln 2 in two steps (Cody and Waite). Relative error of both below 3e-7 where the result is a normal number.
-// Below 2^-126 the result is a number below 2^-126 (no correct subnormal); at -127 and less exp2 gives exactly 0, at
-// 128 and more infinity.
+// [-1/2, 1/2] with p(0) = 1 exactly and relative error below 1.1e-7; n is added to the exponent of p as an integer.
+// exp(x) does the same with x - n * ln 2 in two steps (Cody and Waite). Relative error of both below 3e-7 where the
+// result is a normal number. Below 2^-126 the result is a number below 2^-126 (no correct subnormal); at -127 and less
+// exp2 gives exactly 0, at 128 and more infinity.
 class VecMath {
  public:
   explicit VecMath(Emitter& e) : e_(e) {}

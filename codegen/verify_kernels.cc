@@ -19,10 +19,10 @@
 namespace xjit {
 namespace {
 
-constexpr double kUnit = 0x1p-24;          // half an ulp of f32
-constexpr double kSiluError = 6e-7;        // math_emit.h
-constexpr uint32_t kSeed = 20240229;       // any; the same data each time
-constexpr int64_t kReadAhead = 64;         // A's rows may be read up to the next multiple of this
+constexpr double kUnit = 0x1p-24;     // half an ulp of f32
+constexpr double kSiluError = 6e-7;   // math_emit.h
+constexpr uint32_t kSeed = 20240229;  // any; the same data each time
+constexpr int64_t kReadAhead = 64;    // A's rows may be read up to the next multiple of this
 
 // Zeroed bytes, 64-byte aligned.
 class Bytes {
@@ -55,8 +55,8 @@ class Noise {
 };
 
 absl::Status Differs(const Kernel& kernel, int64_t row, int64_t column, double got, double want, double bound) {
-  return Internal("{}: row {} column {} is {:.9g}, the reference gives {:.9g} and rounding explains {:.2g}", kernel.name,
-                  row, column, got, want, bound);
+  return Internal("{}: row {} column {} is {:.9g}, the reference gives {:.9g} and rounding explains {:.2g}",
+                  kernel.name, row, column, got, want, bound);
 }
 
 // False also for a NaN.
@@ -149,9 +149,9 @@ absl::Status VerifyKernel(const GemmDesc& desc, const Kernel& kernel) {
   args.c = c.as<float>();
   kernel.fn(&args, 0, panels, 0, rows);
 
-  // A dot product of length k is within k u |a| |w| of the exact one (Higham, Accuracy and Stability, 3.1) in any order;
-  // 40 more roundings cover dequantisation and epilogue. silu has a slope of at most 1.1, the other factor is at most
-  // the largest sum.
+  // A dot product of length k is within k u |a| |w| of the exact one (Higham, Accuracy and Stability, 3.1) in any
+  // order; 40 more roundings cover dequantisation and epilogue. silu has a slope of at most 1.1, the other factor is at
+  // most the largest sum.
   const double largest = a_norm * w_norm + 6;  // with the bias
   double bound = static_cast<double>(desc.k + 40) * kUnit * largest;
   if (desc.epilogue.silu_mul) bound = 2.1 * largest * bound + kSiluError * largest * largest;
@@ -179,7 +179,8 @@ struct AttentionData {
   AttentionData(int64_t kv_heads) {
     seq = {.pages = pages.data(), .row0 = 0, .rows = kRows, .past = kPast};
     for (int32_t h = 0; h < kv_heads; ++h) {
-      items.push_back({.seq = 0, .kv_head = h, .row0 = 0, .rows = kRows - 1, .kv_begin = 0, .kv_end = kPast + kRows - 1});
+      items.push_back(
+          {.seq = 0, .kv_head = h, .row0 = 0, .rows = kRows - 1, .kv_begin = 0, .kv_end = kPast + kRows - 1});
       items.push_back({.seq = 0, .kv_head = h, .row0 = kRows - 1, .rows = 1, .kv_begin = 0, .kv_end = kPast + kRows});
     }
     for (int32_t i = 0; i < kRows; ++i) position.push_back(kPast + i);
@@ -247,8 +248,8 @@ absl::Status VerifyKernel(const AttentionDesc& desc, const Kernel& kernel) {
   args.out = out.as<float>();
   kernel.fn(&args, 0, data.step.items, 0, 1);
 
-  // A probability is off by its score's and the maximum's error, exp2's polynomial and, as bf16, half of 2^-8; o = sum(p
-  // v) / sum(p) then by twice that, and by the roundings of two sums of n terms.
+  // A probability is off by its score's and the maximum's error, exp2's polynomial and, as bf16, half of 2^-8; o =
+  // sum(p v) / sum(p) then by twice that, and by the roundings of two sums of n terms.
   const bool bf16 = desc.q == DType::kBF16;
   const double score = 2 * std::log(2.0) * static_cast<double>(dim + 2) * kUnit * 1.02 * q_norm * k_norm;
   const double probability = score + (bf16 ? 0x1p-9 + 1e-4 : 4e-7) + 8 * kUnit;
@@ -303,14 +304,21 @@ absl::Status VerifyKernel(const AttentionMergeDesc& desc, const Kernel& kernel) 
 absl::Status VerifyKernel(const RopeStoreDesc& desc, const Kernel& kernel) {
   Noise noise;
   AttentionData data(desc.kv_heads);
-  const int64_t rows = data.kRows, dim = desc.head_dim, width = (desc.heads + 2 * desc.kv_heads) * dim;
+  const int64_t rows = data.kRows, dim = desc.head_dim, kv_width = desc.kv_heads * dim;
   const int64_t q_bytes = (rows - 1) * desc.ldq_bytes + desc.heads * dim * SizeOf(desc.q);
   const int64_t kv_bytes = desc.kv_heads * data.kPages * KvPageBytes(desc.kv, dim);
-  Bytes qkv((rows - 1) * desc.ldqkv_bytes + width * 4), table(rows * desc.rope_dim * 4);
-  for (int64_t m = 0; m < rows; ++m) noise.Fill(qkv.as<float>(m * desc.ldqkv_bytes), width);
+  const auto input = [&](int64_t ld_bytes, int64_t width) {
+    Bytes bytes((rows - 1) * ld_bytes + width * 4);
+    for (int64_t m = 0; m < rows; ++m) noise.Fill(bytes.as<float>(m * ld_bytes), width);
+    return bytes;
+  };
+  Bytes q_in = input(desc.ldqin_bytes, desc.heads * dim), k_in = input(desc.ldkin_bytes, kv_width);
+  Bytes v_in = input(desc.ldvin_bytes, kv_width), table(rows * desc.rope_dim * 4);
   noise.Fill(table.as<float>(), rows * desc.rope_dim);
   Bytes q(q_bytes), q_want(q_bytes), kv(kv_bytes), kv_want(kv_bytes);
-  RopeStoreArgs args{.qkv = qkv.as<float>(),
+  RopeStoreArgs args{.q_in = q_in.as<float>(),
+                     .k_in = k_in.as<float>(),
+                     .v_in = v_in.as<float>(),
                      .cos_sin = table.as<float>(),
                      .q = q_want.data(),
                      .kv = kv_want.data(),
@@ -323,7 +331,8 @@ absl::Status VerifyKernel(const RopeStoreDesc& desc, const Kernel& kernel) {
   // The reference does the kernel's operations in their order.
   const auto same = [&](std::string_view what, Bytes& got, Bytes& want, int64_t bytes) -> absl::Status {
     for (int64_t i = 0; i < bytes; ++i) {
-      if (got.data()[i] != want.data()[i]) return Internal("{}: byte {} of {} differs from the reference", kernel.name, i, what);
+      if (got.data()[i] != want.data()[i])
+        return Internal("{}: byte {} of {} differs from the reference", kernel.name, i, what);
     }
     return absl::OkStatus();
   };
@@ -353,8 +362,8 @@ absl::Status CompareRecords(const Kernel& kernel, int64_t m, const Q8Layout& lay
     const int32_t sum = half[0] + half[1];
     const float scaled = f32(got_bytes, layout.scaled_sum_offset());
     const auto* halves = got_bytes.as<int32_t>(at + layout.neg_half_sum_offset()) + 2 * b;
-    if (got_bytes.as<int32_t>(at + layout.neg_sum_offset())[b] != -sum || halves[0] != -half[0] || halves[1] != -half[1] ||
-        scaled != scale * static_cast<float>(sum)) {
+    if (got_bytes.as<int32_t>(at + layout.neg_sum_offset())[b] != -sum || halves[0] != -half[0] ||
+        halves[1] != -half[1] || scaled != scale * static_cast<float>(sum)) {
       return Internal("{}: row {}: the sums of block {} are not those of its integers", kernel.name, m, b);
     }
   }
@@ -367,8 +376,8 @@ absl::Status VerifyKernel(const PrepareDesc& desc, const Kernel& kernel) {
   Noise noise;
   constexpr int64_t kRows = 3;
   const bool q8 = desc.out == DType::kQ8Act, f32 = desc.out == DType::kF32;
-  const int64_t out_bytes =
-      (kRows - 1) * desc.ldo_bytes + (q8 ? Q8Layout{desc.cols}.row_bytes() : (desc.cols + 1) / 2 * 2 * SizeOf(desc.out));
+  const int64_t out_bytes = (kRows - 1) * desc.ldo_bytes +
+                            (q8 ? Q8Layout{desc.cols}.row_bytes() : (desc.cols + 1) / 2 * 2 * SizeOf(desc.out));
   Bytes x(kRows * desc.ldx_bytes), gain(desc.cols * 4), out(out_bytes), want(out_bytes);
   noise.Fill(x.as<float>(), kRows * desc.ldx_bytes / 4);
   noise.Fill(gain.as<float>(), desc.cols);
@@ -380,7 +389,8 @@ absl::Status VerifyKernel(const PrepareDesc& desc, const Kernel& kernel) {
   for (int64_t m = 0; m < kRows; ++m) {
     const int64_t at = m * desc.ldo_bytes;
     if (q8) {
-      XJIT_RETURN_IF_ERROR(CompareRecords(kernel, m, Q8Layout{desc.cols}, norm + (desc.norm ? 2 * kUnit : 0), out, want, at));
+      XJIT_RETURN_IF_ERROR(
+          CompareRecords(kernel, m, Q8Layout{desc.cols}, norm + (desc.norm ? 2 * kUnit : 0), out, want, at));
       continue;
     }
     for (int64_t i = 0; i < desc.cols; ++i) {

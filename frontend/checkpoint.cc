@@ -306,8 +306,9 @@ class CheckpointBuilder {
         XJIT_RETURN_IF_ERROR(AddGguf(name));
         XJIT_RETURN_IF_ERROR(TakeGgufTraits());
       } else {
-        return InvalidArgument("{}: weights[{}]: is {}, expected *.safetensors files or one *.gguf (a split set's first)",
-                               manifest, i, Printable(name));
+        return InvalidArgument(
+            "{}: weights[{}]: is {}, expected *.safetensors files or one *.gguf (a split set's first)", manifest, i,
+            Printable(name));
       }
     }
     return absl::OkStatus();

@@ -89,7 +89,8 @@ struct OpenOptions {
 };
 
 // Opens a folder with config.json and safetensors files (or with one GGUF file), a *.gguf file (the first of a split
-// set), a model.json manifest, or a *.safetensors file beside its config.json. Errors are one line, "FILE: PLACE: WHAT (HINT)".
+// set), a model.json manifest, or a *.safetensors file beside its config.json. Errors are one line, "FILE: PLACE: WHAT
+// (HINT)".
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path, OpenOptions options = {});
 
 }  // namespace xjit

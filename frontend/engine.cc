@@ -62,13 +62,13 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const std::string& path, co
   return Create(std::move(checkpoint), options);
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::unique_ptr<Checkpoint> checkpoint, const EngineOptions& options) {
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine());
   XJIT_RETURN_IF_ERROR(engine->Init(std::move(checkpoint), options));
   return engine;
 }
 
-absl::Status Engine::Init(std::unique_ptr<Checkpoint> checkpoint, const EngineOptions& options) {
+absl::Status Engine::Init(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options) {
   const double start = NowMs();
   options_ = options;
   checkpoint_ = std::move(checkpoint);
@@ -369,7 +369,10 @@ absl::StatusOr<std::string> Engine::Explain(int64_t rows) {
   std::string text = fmt::format("isa: {} ({}); threads: {} ({})\n", Name(target_.isa), CpuName(), threads(), thread_reason());
   for (const auto& note : fuse_notes_) text += note + "\n";
   for (const auto& note : passes.notes) text += note + "\n";
-  text += kernels_->ExplainAll();
+  text += "kernels:\n";
+  for (const Kernel* kernel : kernels_->kernels()) {
+    text += fmt::format("  {}{}\n", kernel->name, kernel->code == nullptr ? " (C++)" : fmt::format(" ({} bytes)", kernel->code_bytes));
+  }
   return text;
 }
 

@@ -52,8 +52,7 @@ struct EngineMemory {
 class Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Load(const std::string& path, const EngineOptions& options);
-  // Runs on an open checkpoint, which must outlive the engine's loading only if `own` is false.
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(std::unique_ptr<Checkpoint> checkpoint, const EngineOptions& options);
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options);
   ~Engine();
 
   // A sequence is an index; its tokens so far are its past.
@@ -116,7 +115,7 @@ class Engine {
  private:
   class Memory;
   Engine() = default;
-  absl::Status Init(std::unique_ptr<Checkpoint> checkpoint, const EngineOptions& options);
+  absl::Status Init(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options);
   absl::Status InitJit();
   absl::Status ChooseContext();
   absl::StatusOr<std::unique_ptr<Module>> Planned(int64_t rows, int64_t logit_rows, PassContext* context);
@@ -124,7 +123,7 @@ class Engine {
   absl::Status StepInterp(std::span<const Input> inputs);
 
   EngineOptions options_;
-  std::unique_ptr<Checkpoint> checkpoint_;
+  std::shared_ptr<const Checkpoint> checkpoint_;
   const ModelFamily* family_ = nullptr;
   std::unique_ptr<WeightNames> names_;
   std::unique_ptr<Module> graph_, fused_;

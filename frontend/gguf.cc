@@ -26,8 +26,8 @@ constexpr int kMaxArrayDepth = 4;            // no known file nests arrays at al
 constexpr uint64_t kMinEntryBytes = 8 + 4 + 1;
 constexpr uint64_t kMinTensorBytes = 8 + 4 + 4 + 8;
 
-constexpr std::string_view kTypeNames[] = {"u8",     "i8",    "u16", "i16", "u32", "i32", "f32", "bool",
-                                           "string", "array", "u64", "i64", "f64"};
+constexpr std::string_view kTypeNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                           "bool", "string", "array", "u64", "i64", "f64"};
 constexpr uint64_t kTypeBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 constexpr uint32_t kNumTypes = std::size(kTypeBytes);
 
@@ -204,8 +204,8 @@ absl::Status PlaceTensor(TensorView& tensor, uint32_t type_id, uint64_t alignmen
   tensor.type_name = type->name;
   const int64_t row = tensor.shape.empty() ? 1 : tensor.shape.back();
   if (row % type->block_elems != 0) {
-    return error(fmt::format("its rows of {} elements are not whole blocks of {} ({})", row, type->block_elems,
-                             type->name));
+    return error(
+        fmt::format("its rows of {} elements are not whole blocks of {} ({})", row, type->block_elems, type->name));
   }
   const uint64_t blocks = static_cast<uint64_t>(*count / type->block_elems);
   const auto block_bytes = static_cast<uint64_t>(type->block_bytes);
@@ -266,7 +266,8 @@ absl::StatusOr<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes, std::
   XJIT_RETURN_IF_ERROR(reader.Read(out.version_, "the version"));
   if (out.version_ != 2 && out.version_ != 3) {
     const uint32_t swapped = __builtin_bswap32(out.version_);
-    if (swapped == 2 || swapped == 3) return reader.ErrorAt(4, "is a big-endian GGUF file (convert it to little-endian)");
+    if (swapped == 2 || swapped == 3)
+      return reader.ErrorAt(4, "is a big-endian GGUF file (convert it to little-endian)");
     return reader.ErrorAt(4, fmt::format("has GGUF version {}, expected 2 or 3", out.version_));
   }
   uint64_t num_tensors = 0, num_entries = 0;

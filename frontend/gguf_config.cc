@@ -127,7 +127,8 @@ absl::Status ReadHeads(const GgufFile& gguf, const ArchKeys& keys, ModelSpec& sp
     return InvalidArgument("{}: {}: {} does not divide the {} heads", gguf.file(), keys.Key("attention.head_count_kv"),
                            spec.kv_heads, spec.heads);
   }
-  const std::string place = keys.Key(keys.Has("attention.key_length") ? "attention.key_length" : "attention.head_count");
+  const std::string place =
+      keys.Key(keys.Has("attention.key_length") ? "attention.key_length" : "attention.head_count");
   if (!keys.Has("attention.key_length") && spec.hidden_size % spec.heads != 0) {
     return InvalidArgument("{}: {}: {} heads do not divide the embedding of {}", gguf.file(), place, spec.heads,
                            spec.hidden_size);
@@ -271,10 +272,10 @@ absl::StatusOr<GgufVocabulary> ReadGgufVocabulary(const GgufFile& gguf) {
   XJIT_RETURN_IF_ERROR(same_length("tokenizer.ggml.token_type", out.types.size()));
 
   const std::pair<std::string_view, std::optional<int32_t>*> ids[] = {
-      {"tokenizer.ggml.bos_token_id", &out.bos},       {"tokenizer.ggml.eos_token_id", &out.eos},
-      {"tokenizer.ggml.eot_token_id", &out.eot},       {"tokenizer.ggml.eom_token_id", &out.eom},
-      {"tokenizer.ggml.unknown_token_id", &out.unk},   {"tokenizer.ggml.seperator_token_id", &out.sep},
-      {"tokenizer.ggml.padding_token_id", &out.pad},   {"tokenizer.ggml.mask_token_id", &out.mask}};
+      {"tokenizer.ggml.bos_token_id", &out.bos},     {"tokenizer.ggml.eos_token_id", &out.eos},
+      {"tokenizer.ggml.eot_token_id", &out.eot},     {"tokenizer.ggml.eom_token_id", &out.eom},
+      {"tokenizer.ggml.unknown_token_id", &out.unk}, {"tokenizer.ggml.seperator_token_id", &out.sep},
+      {"tokenizer.ggml.padding_token_id", &out.pad}, {"tokenizer.ggml.mask_token_id", &out.mask}};
   for (const auto& [key, id] : ids) {
     XJIT_ASSIGN_OR_RETURN(*id, TokenId(gguf, key));
     if (*id && static_cast<size_t>(**id) >= out.tokens.size()) {

@@ -167,15 +167,17 @@ absl::Status ReadSlidingWindow(const JsonObject& config, ModelSpec& spec) {
   XJIT_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
   if (!types.empty()) {
     if (static_cast<int64_t>(types.size()) != spec.layers) {
-      return InvalidArgument("{}: has {} entries for {} layers", config.Place("layer_types"), types.size(), spec.layers);
+      return InvalidArgument("{}: has {} entries for {} layers", config.Place("layer_types"), types.size(),
+                             spec.layers);
     }
     const auto first = std::find(types.begin(), types.end(), "sliding_attention");
     full = first - types.begin();
     for (auto it = types.begin(); it != types.end(); ++it) {
       if (*it != (it < first ? "full_attention" : "sliding_attention")) {
-        return Unimplemented("{}[{}]: is \"{}\"; only full_attention layers followed by sliding_attention ones are "
-                             "supported",
-                             config.Place("layer_types"), it - types.begin(), Printable(*it));
+        return Unimplemented(
+            "{}[{}]: is \"{}\"; only full_attention layers followed by sliding_attention ones are "
+            "supported",
+            config.Place("layer_types"), it - types.begin(), Printable(*it));
       }
     }
   }

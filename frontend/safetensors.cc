@@ -28,16 +28,16 @@ struct SafetensorsType {
   std::optional<DType> type;
 };
 constexpr std::array kTypes = {
-    SafetensorsType{"F32", 32, DType::kF32},       SafetensorsType{"F16", 16, DType::kF16},
-    SafetensorsType{"BF16", 16, DType::kBF16},     SafetensorsType{"F64", 64, std::nullopt},
-    SafetensorsType{"I64", 64, std::nullopt},      SafetensorsType{"U64", 64, std::nullopt},
-    SafetensorsType{"I32", 32, std::nullopt},      SafetensorsType{"U32", 32, std::nullopt},
-    SafetensorsType{"I16", 16, std::nullopt},      SafetensorsType{"U16", 16, std::nullopt},
-    SafetensorsType{"I8", 8, std::nullopt},        SafetensorsType{"U8", 8, std::nullopt},
-    SafetensorsType{"BOOL", 8, std::nullopt},      SafetensorsType{"F8_E4M3", 8, std::nullopt},
-    SafetensorsType{"F8_E5M2", 8, std::nullopt},   SafetensorsType{"F8_E8M0", 8, std::nullopt},
-    SafetensorsType{"F6_E2M3", 6, std::nullopt},   SafetensorsType{"F6_E3M2", 6, std::nullopt},
-    SafetensorsType{"F4", 4, std::nullopt},        SafetensorsType{"C64", 64, std::nullopt},
+    SafetensorsType{"F32", 32, DType::kF32},     SafetensorsType{"F16", 16, DType::kF16},
+    SafetensorsType{"BF16", 16, DType::kBF16},   SafetensorsType{"F64", 64, std::nullopt},
+    SafetensorsType{"I64", 64, std::nullopt},    SafetensorsType{"U64", 64, std::nullopt},
+    SafetensorsType{"I32", 32, std::nullopt},    SafetensorsType{"U32", 32, std::nullopt},
+    SafetensorsType{"I16", 16, std::nullopt},    SafetensorsType{"U16", 16, std::nullopt},
+    SafetensorsType{"I8", 8, std::nullopt},      SafetensorsType{"U8", 8, std::nullopt},
+    SafetensorsType{"BOOL", 8, std::nullopt},    SafetensorsType{"F8_E4M3", 8, std::nullopt},
+    SafetensorsType{"F8_E5M2", 8, std::nullopt}, SafetensorsType{"F8_E8M0", 8, std::nullopt},
+    SafetensorsType{"F6_E2M3", 6, std::nullopt}, SafetensorsType{"F6_E3M2", 6, std::nullopt},
+    SafetensorsType{"F4", 4, std::nullopt},      SafetensorsType{"C64", 64, std::nullopt},
 };
 
 const SafetensorsType* FindType(std::string_view name) {
@@ -141,9 +141,10 @@ absl::StatusOr<std::vector<TensorView>> ParseSafetensors(std::span<const std::by
   std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
   const uint64_t left = bytes.size() - sizeof(header_bytes);
   if (header_bytes > left || header_bytes > kMaxHeaderBytes) {
-    return InvalidArgument("{}: byte 0: the header has {} bytes, {} are left and at most {} are read (the file is "
-                           "truncated or not safetensors)",
-                           file, header_bytes, left, kMaxHeaderBytes);
+    return InvalidArgument(
+        "{}: byte 0: the header has {} bytes, {} are left and at most {} are read (the file is "
+        "truncated or not safetensors)",
+        file, header_bytes, left, kMaxHeaderBytes);
   }
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + sizeof(header_bytes), header_bytes);
   const uint64_t data_start = sizeof(header_bytes) + header_bytes;

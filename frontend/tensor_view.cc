@@ -28,8 +28,8 @@ absl::Status CheckNoOverlap(std::span<const TensorView> tensors, std::string_vie
   for (size_t i = 1; i < order.size(); ++i) {
     const TensorView &before = *order[i - 1], &after = *order[i];
     if (before.offset + before.data.size() > after.offset) {
-      return InvalidArgument("{}: byte {}: tensor {} overlaps tensor {}, which ends at byte {} (the file is corrupt)", file,
-                             after.offset, Printable(after.name), Printable(before.name),
+      return InvalidArgument("{}: byte {}: tensor {} overlaps tensor {}, which ends at byte {} (the file is corrupt)",
+                             file, after.offset, Printable(after.name), Printable(before.name),
                              before.offset + before.data.size());
     }
   }

@@ -467,7 +467,7 @@ class Lowering {
                            scratch_[static_cast<size_t>(t)]};
     });
 
-    XJIT_ASSIGN_OR_RETURN(const Kernel* merge, context_.kernels->Get(desc.merge()));
+    XJIT_ASSIGN_OR_RETURN(const Kernel* merge, context_.kernels->Get(AttentionMergeDesc{desc}));
     Access merge_access;
     merge_access.reads.push_back({Span::Space::kPartial, 0, 1});
     // With a few threads each merges every row for itself, as it reads them next: cheaper than a barrier.

@@ -11,7 +11,8 @@
 
 namespace xjit {
 
-// Runs one step, whose views are filled. The pool must have program.threads() threads and the program be finished.
+// Runs one step, whose views are filled with at most program.max_rows() rows. The pool must have program.threads()
+// threads, and Finish() been called.
 // Allocates nothing.
 void Execute(Program& program, WorkerPool& pool);
 

@@ -110,21 +110,14 @@ absl::StatusOr<int32_t> Sampler::Choose(std::span<const float> logits) {
   const float floor = params_.min_p > 0 ? max + std::log(params_.min_p) : -kInfinity;
   if (top_k) {
     CollectTopK(logits);
-    if (top_p) {
-      order_.resize(kept_.size());
-      for (size_t i = 0; i < kept_.size(); ++i) order_[i] = kept_[i].logit;
-      KeepTopP(max, ExpSum(order_, max, 1, nullptr));
-    }
+    if (top_p) KeepTopP(max, Weigh(max, 1));
   } else if (top_p) {
-    // The smallest set is found among tokens near the best: widen the range until it holds enough probability. Past
-    // e^-32 nothing is left to find in f32, and everything is taken.
+    // Tokens below the cut have less than 1 - top_p together, whatever they are: none of them is needed. Half of that,
+    // so that rounding does not matter.
     const double total = ExpSum(logits, max, 1, nullptr);
-    for (float range = 4;; range *= 2) {
-      Collect(logits, range > 32 ? -kInfinity : max - range);
-      order_.resize(kept_.size());
-      for (size_t i = 0; i < kept_.size(); ++i) order_[i] = kept_[i].logit;
-      if (range > 32 || ExpSum(order_, max, 1, nullptr) >= params_.top_p * total) break;
-    }
+    const double cut = (1 - static_cast<double>(params_.top_p)) / 2 * total / vocab_;
+    Collect(logits, max + static_cast<float>(std::log(cut)));
+    Weigh(max, 1);
     KeepTopP(max, total);
   } else {
     Collect(logits, floor);
@@ -135,15 +128,28 @@ absl::StatusOr<int32_t> Sampler::Choose(std::span<const float> logits) {
 
 // kept_ = all tokens with logit >= threshold and > -infinity.
 void Sampler::Collect(std::span<const float> logits, float threshold) {
-  kept_.clear();
   const float lowest = std::max(threshold, std::numeric_limits<float>::lowest());
+  size_t kept = 0;
   for (size_t block = 0; block < block_max_.size(); ++block) {
     if (block_max_[block] < lowest) continue;
     const size_t first = block * kLogitBlock, last = std::min(first + kLogitBlock, logits.size());
+    if (kept_.size() < kept + kLogitBlock) kept_.resize((kept + kLogitBlock) * 2);
+    // Without a branch, which would be mispredicted as often as not where the distribution is flat.
+    Candidate* const out = kept_.data();
     for (size_t i = first; i < last; ++i) {
-      if (logits[i] >= lowest) kept_.push_back({logits[i], static_cast<int32_t>(i)});
+      out[kept] = {logits[i], static_cast<int32_t>(i)};
+      kept += logits[i] >= lowest ? 1 : 0;
     }
   }
+  kept_.resize(kept);
+}
+
+// weights_ = exp((logit - max) * scale) of kept_; returns the sum.
+double Sampler::Weigh(float max, float scale) {
+  order_.resize(kept_.size());
+  weights_.resize(kept_.size());
+  for (size_t i = 0; i < kept_.size(); ++i) order_[i] = kept_[i].logit;
+  return ExpSum(order_, max, scale, weights_.data());
 }
 
 void Sampler::CollectTopK(std::span<const float> logits) {
@@ -171,23 +177,37 @@ void Sampler::CollectTopK(std::span<const float> logits) {
   });
 }
 
-// Keeps the fewest of kept_, by rank, whose probabilities exp(logit - max) / total add up to top_p; one at least.
+// Keeps the fewest of kept_, by rank, whose weights add up to top_p of `total`; one at least.
 void Sampler::KeepTopP(float max, double total) {
   const double target = params_.top_p * total;
+  // First by buckets of the distance to the best logit; only the bucket where the target is reached is ranked.
+  constexpr int32_t kBuckets = 1024;
+  constexpr float kBucketsPerUnit = 32;  // the last bucket holds all that is below e^-32
+  const auto bucket_of = [&](const Candidate& c) {
+    return static_cast<int32_t>(std::min((max - c.logit) * kBucketsPerUnit, static_cast<float>(kBuckets - 1)));
+  };
+  bucket_mass_.assign(kBuckets, 0);
+  for (size_t i = 0; i < kept_.size(); ++i) bucket_mass_[bucket_of(kept_[i])] += static_cast<double>(weights_[i]);
+  double before = 0;
+  int32_t bucket = 0;
+  while (bucket < kBuckets && before + bucket_mass_[bucket] < target) before += bucket_mass_[bucket++];
+  if (bucket == kBuckets) return;  // short of the target by rounding: all are needed
+
+  edge_.clear();
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    if (bucket_of(kept_[i]) == bucket) edge_.emplace_back(kept_[i], weights_[i]);
+  }
   const auto ahead = [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   };
-  const auto weight = [&](const Candidate& c) { return std::exp(static_cast<double>(c.logit - max)); };
   // Halving: the last one kept is in [lo, hi) by rank, all before lo are kept and weigh `before`.
-  ranked_ = kept_;
-  size_t lo = 0, hi = ranked_.size();
-  double before = 0;
+  size_t lo = 0, hi = edge_.size();
   while (hi - lo > 1) {
     const size_t mid = lo + (hi - lo) / 2;
-    const auto at = [&](size_t i) { return ranked_.begin() + static_cast<ptrdiff_t>(i); };
-    std::nth_element(at(lo), at(mid), at(hi), ahead);
+    const auto at = [&](size_t i) { return edge_.begin() + static_cast<ptrdiff_t>(i); };
+    std::nth_element(at(lo), at(mid), at(hi), [&](const auto& a, const auto& b) { return ahead(a.first, b.first); });
     double upper = 0;
-    for (size_t i = lo; i < mid; ++i) upper += weight(ranked_[i]);
+    for (size_t i = lo; i < mid; ++i) upper += static_cast<double>(edge_[i].second);
     if (before + upper >= target) {
       hi = mid;
     } else {
@@ -195,17 +215,20 @@ void Sampler::KeepTopP(float max, double total) {
       lo = mid;
     }
   }
-  const Candidate last = ranked_[lo];
-  std::erase_if(kept_, [&](const Candidate& c) { return ahead(last, c); });
+  const Candidate last = edge_[lo].first;
+  size_t kept = 0;
+  for (const Candidate& c : kept_) {
+    const bool keep = c.logit > last.logit || (c.logit == last.logit && c.id <= last.id);
+    kept_[kept] = c;
+    kept += keep ? 1 : 0;
+  }
+  kept_.resize(kept);
 }
 
 int32_t Sampler::Draw(float max) {
-  order_.resize(kept_.size());
-  weights_.resize(kept_.size());
-  for (size_t i = 0; i < kept_.size(); ++i) order_[i] = kept_[i].logit;
   // Bounded, so that the best token's 0 * scale is 0 at any temperature.
   const float scale = std::min(1 / params_.temperature, 1e30f);
-  const double total = ExpSum(order_, max, scale, weights_.data());
+  const double total = Weigh(max, scale);
   // 53 random bits, [0, 1).
   const double u = static_cast<double>(random_() >> 11) * 0x1p-53;
   double left = u * total;

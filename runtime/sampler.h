@@ -53,6 +53,7 @@ class Sampler {
   absl::StatusOr<int32_t> Choose(std::span<const float> logits);
   void CollectTopK(std::span<const float> logits);
   void Collect(std::span<const float> logits, float threshold);
+  double Weigh(float max, float scale);
   void KeepTopP(float max, double total);
   int32_t Draw(float max);
 
@@ -63,8 +64,9 @@ class Sampler {
   std::vector<float> block_max_;                   // of each 128 logits
   std::vector<float> order_;                       // scratch for thresholds
   std::vector<Candidate> kept_;                    // ascending ids
-  std::vector<Candidate> ranked_;                  // scratch
   std::vector<float> weights_;                     // of kept_
+  std::vector<std::pair<Candidate, float>> edge_;  // scratch: candidates where top_p ends, and their weights
+  std::vector<double> bucket_mass_;                // scratch
   std::vector<int32_t> counts_;                    // of the history's tokens, zero between calls
   std::vector<std::pair<int32_t, float>> before_;  // logits changed in place, as they were
 };

@@ -32,7 +32,7 @@ struct StepSequence {
 };
 
 // A decode row's KV is split in chunks of this many tokens. 256 tokens of a bf16 KV head of 64 to 128 are 64-128 KiB,
-// 2-4 us at 30 GB/s: much longer than taking a task (about 10 ns) and merging a slot, and short enough that 3 KV heads
+// 2-4 us at 30 GB/s: much longer than taking a task (10-20 ns) and merging a slot, and short enough that 3 KV heads
 // share out evenly over 2 threads.
 inline constexpr int kKvChunkTokens = 256;
 // In longer texts chunks grow instead of their number, which bounds merging: 16 slots of 3.1 KB (6 heads of 128) are 2%

@@ -1,8 +1,8 @@
 // Pinned threads that run one function together, once a step, and meet at barriers inside it.
 //
-// Thread 0 is the caller. A step costs one wake and one join (0.15 us with two threads); waiting spins first, since a
-// thread put to sleep takes 5-50 us to come back, and always for a bounded time, since on an oversubscribed machine the
-// thread waited for may need this core.
+// Thread 0 is the caller. A step costs one wake and one join (0.1-0.5 us with two threads); waiting spins first, since
+// a thread put to sleep takes 5-50 us to come back, and always for a bounded time, since on an oversubscribed machine
+// the thread waited for may need this core.
 #pragma once
 
 #include <pthread.h>

@@ -1,8 +1,9 @@
 // Register blocks of the two products, and the softmax of one block of rows.
-#include "codegen/attention/attention_emit.h"
-
 #include <limits>
+#include <optional>
 #include <vector>
+
+#include "codegen/attention/attention_emit.h"
 
 namespace xjit::attention {
 namespace {
@@ -10,8 +11,7 @@ namespace {
 using Xbyak::Label;
 using Xbyak::Xmm;
 
-constexpr int kUnroll = 4;  // rows of K or V in a loop body; divides every number of them
-constexpr float kLowestScore = std::numeric_limits<float>::lowest();
+constexpr int kUnroll = 4;             // rows of K or V in a loop body; divides every number of them
 constexpr uint32_t kOdd = 0xffff0000;  // the second bf16 of a pair, as an f32
 constexpr uint32_t kOddHalves[8] = {kOdd, kOdd, kOdd, kOdd, kOdd, kOdd, kOdd, kOdd};
 
@@ -28,6 +28,13 @@ void AttentionEmitter::PageAddress(const Reg& dst, const Reg& page_list) {
   e_.movsxd(dst, e_.dword[page_list]);
   e_.imul(dst, dst, static_cast<int>(PageBytes()));
   e_.add(dst, Var(kKv));
+}
+
+void AttentionEmitter::NextPageAddress(const Reg& dst, const Reg& page_list) {
+  e_.lea(dst, e_.ptr[page_list + plan_.few_step_tokens / kPageTokens * 4]);
+  e_.cmp(dst, Var(kLastPage));
+  e_.cmova(dst, Var(kLastPage));
+  PageAddress(dst, dst);
 }
 
 void AttentionEmitter::LoadB(int dst, const Reg& b, int64_t disp, int half) {
@@ -59,9 +66,27 @@ void AttentionEmitter::Accumulate(int acc, int a, int b) {
   }
 }
 
-void AttentionEmitter::Multiply(int rows, int cols, const Regs::VecList& acc, const Reg& a, int64_t a_stride,
+int AttentionEmitter::Sets(int rows, int cols) const {
+  const int limit = vec_.wide() ? 24 : 12;
+  for (int sets : {4, 2}) {
+    if (sets * rows * cols <= limit) return sets;
+  }
+  return 1;
+}
+
+void AttentionEmitter::AddSets(int rows, int cols, int sets, const Regs::VecList& acc) {
+  const int n = rows * cols;
+  for (int half = sets / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half * n; ++i) {
+      const Xmm v = vec_(acc[static_cast<size_t>(i)]);
+      e_.vaddps(v, v, vec_(acc[static_cast<size_t>(i + half * n)]));
+    }
+  }
+}
+
+void AttentionEmitter::Multiply(int rows, int cols, int set, const Regs::VecList& acc, const Reg& a, int64_t a_stride,
                                 int64_t a_disp, const Reg& b, int64_t b_disp) {
-  const auto at = [&](int r, int c) { return acc[static_cast<size_t>(r * cols + c)]; };
+  const auto at = [&](int r, int c) { return acc[static_cast<size_t>((set * rows + r) * cols + c)]; };
   for (int half = 0; half < Halves(); ++half) {
     const auto load_a = [&](int dst, int r) {
       e_.vbroadcastss(vec_(dst), e_.dword[a + static_cast<int>(r * a_stride + a_disp + 4 * half)]);
@@ -136,7 +161,8 @@ void AttentionEmitter::RegisterBlocks(int block, bool prefetch, const std::funct
 
 void AttentionEmitter::ScoreBlock(int rows, bool prefetch, const Reg& q, const Reg& s) {
   const int cols = ScoreVectors();
-  const auto acc = regs_.Vecs("scores", rows * cols);
+  const int sets = Sets(rows, cols);
+  const auto acc = regs_.Vecs("scores", sets * rows * cols);
   const auto page_list = regs_.Gpr("page_list"), pages_left = regs_.Gpr("pages_left"), k = regs_.Gpr("k"),
              a = regs_.Gpr("a"), left = regs_.Gpr("depth_left"), out = regs_.Gpr("out");
   Label page, depth;
@@ -145,14 +171,6 @@ void AttentionEmitter::ScoreBlock(int rows, bool prefetch, const Reg& q, const R
   e_.mov(out, s);
   e_.L(page);
   PageAddress(k, page_list);
-  const auto next = regs_.Gpr("next");
-  if (prefetch) {
-    e_.lea(next, e_.ptr[*page_list + plan_.few_step_tokens / kPageTokens * 4]);
-    e_.cmp(next, Var(kLastPage));
-    e_.cmova(next, Var(kLastPage));
-    PageAddress(next, next);
-    e_.sub(next, k);
-  }
   for (size_t i = 0; i < acc.size(); ++i) vec_.Zero(acc[i]);
   e_.mov(a, q);
   e_.mov(left, KRows() / kUnroll);
@@ -160,17 +178,16 @@ void AttentionEmitter::ScoreBlock(int rows, bool prefetch, const Reg& q, const R
   for (int u = 0; u < kUnroll; ++u) {
     if (prefetch) {
       for (int line = 0; line < 4 * kPageTokens; line += 64) {
-        const auto ad = plan_.few_prefetch<=2 ? e_.ptr[*k + static_cast<int>(u * 4 * kPageTokens + line + PageBytes() / 2)]:
-        e_.ptr[*k+*next + static_cast<int>(u * 4 * kPageTokens + line )];
-        if (plan_.few_prefetch==1 || plan_.few_prefetch==4) e_.prefetcht0(ad); else if (plan_.few_prefetch==5) e_.prefetchnta(ad); else e_.prefetcht1(ad);
+        e_.prefetcht0(e_.ptr[*k + static_cast<int>(u * 4 * kPageTokens + line + PageBytes() / 2)]);
       }
     }
-    Multiply(rows, cols, acc, a, QRowBytes(), u * 4 * Halves(), k, u * 4 * kPageTokens);
+    Multiply(rows, cols, u % sets, acc, a, QRowBytes(), u * 4 * Halves(), k, u * 4 * kPageTokens);
   }
   e_.add(a, kUnroll * 4 * Halves());
   e_.add(k, kUnroll * 4 * kPageTokens);
   e_.sub(left, 1);
   e_.jnz(depth);
+  AddSets(rows, cols, sets, acc);
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < cols; ++c) {
       e_.vmovups(e_.ptr[*out + static_cast<int>(r * plan_.s_row_bytes + c * vec_.bytes())],
@@ -190,8 +207,7 @@ void AttentionEmitter::Scores(bool few) {
   e_.lea(s, e_.ptr[*scratch_ + static_cast<int>(plan_.s_offset)]);
   const OddMask mask(*this);
   RegisterBlocks(
-      plan_.qk_rows, few && plan_.few_prefetch,
-      [&](int rows, bool prefetch) { ScoreBlock(rows, prefetch, q, s); },
+      plan_.qk_rows, few && plan_.few_prefetch, [&](int rows, bool prefetch) { ScoreBlock(rows, prefetch, q, s); },
       [&] {
         e_.add(q, static_cast<int>(plan_.qk_rows * QRowBytes()));
         e_.add(s, static_cast<int>(plan_.qk_rows * plan_.s_row_bytes));
@@ -245,99 +261,82 @@ void AttentionEmitter::Mask() {
   e_.jnz(rows);
 }
 
-void AttentionEmitter::RowMaxima() {
-  const auto s = regs_.Gpr("s"), at = regs_.Gpr("at"), row = regs_.Gpr("row"), end = regs_.Gpr("end"),
-             pages = regs_.Gpr("pages"), left = regs_.Gpr("left");
-  const int vectors = ScoreVectors();
-  const auto maximum = regs_.Vecs("maximum", vectors), tmp = regs_.Vecs("tmp"), lowest = regs_.Vecs("lowest");
-  Label rows, page;
-  vec_.Broadcast(lowest[0], kLowestScore);
-  e_.lea(s, e_.ptr[*scratch_ + static_cast<int>(plan_.s_offset)]);
-  e_.lea(row, e_.ptr[*scratch_ + static_cast<int>(plan_.row_max_offset)]);
-  e_.mov(end, Var(kBlockRows));
-  e_.lea(end, e_.ptr[*row + *end * 4]);
-  e_.mov(pages, Var(kPageCount));
-  e_.L(rows);
-  e_.mov(at, s);
-  e_.mov(left, pages);
-  for (int i = 0; i < vectors; ++i) e_.vmovaps(vec_(maximum[static_cast<size_t>(i)]), vec_(lowest[0]));
-  e_.L(page);
-  for (int i = 0; i < vectors; ++i) {
-    const Xmm v = vec_(maximum[static_cast<size_t>(i)]);
-    e_.vmaxps(v, v, e_.ptr[*at + i * vec_.bytes()]);
-  }
-  e_.add(at, 4 * kPageTokens);
-  e_.sub(left, 1);
-  e_.jnz(page);
-  for (int n = vectors / 2; n > 0; n /= 2) {
-    for (int i = 0; i < n; ++i) {
-      const Xmm v = vec_(maximum[static_cast<size_t>(i)]);
-      e_.vmaxps(v, v, vec_(maximum[static_cast<size_t>(i + n)]));
-    }
-  }
-  vec_.ReduceMax(maximum[0], tmp[0]);
-  e_.vmovss(e_.dword[*row], Xmm(maximum[0]));
-  e_.add(s, static_cast<int>(plan_.s_row_bytes));
-  e_.add(row, 4);
-  e_.cmp(row, end);
-  e_.jb(rows);
-}
-
-// m = max(m, row maximum), alpha = 2^(old m - m), all rows of the block at once. Lanes past the block's rows hold
-// leftovers and are read by nobody.
-void AttentionEmitter::UpdateMaxima() {
-  const auto m = regs_.Gpr("m");
-  const auto old_m = regs_.Vecs("old_m"), new_m = regs_.Vecs("new_m"), t0 = regs_.Vecs("t0"), t1 = regs_.Vecs("t1");
-  const Exp2 exp2(e_, vec_, regs_, 5, true);
-  e_.mov(m, Var(kM));
-  for (int disp = 0; disp < 4 * plan_.block_rows; disp += vec_.bytes()) {
-    e_.vmovups(vec_(old_m[0]), e_.ptr[*m + disp]);
-    e_.vmaxps(vec_(new_m[0]), vec_(old_m[0]),
-              e_.ptr[*scratch_ + static_cast<int>(plan_.row_max_offset + disp)]);
-    e_.vmovups(e_.ptr[*m + disp], vec_(new_m[0]));
-    e_.vsubps(vec_(old_m[0]), vec_(old_m[0]), vec_(new_m[0]));
-    exp2.Emit(old_m[0], t0[0], t1[0]);
-    e_.vmovups(e_.ptr[*scratch_ + static_cast<int>(plan_.alpha_offset + disp)], vec_(old_m[0]));
-  }
-}
-
-// P = 2^(S - m) over S in place (bf16: in the first half of the row), l = l * alpha + sum(P). The sum is kept as a
-// vector of partial sums. bf16: it is taken of the rounded values, by a dot product with ones: then the weights P / l
-// add up to 1 as if nothing had been rounded, and only differences within V see the rounding.
-void AttentionEmitter::Probabilities() {
+// For each row of the block: m' = max(m, S), alpha = 2^(m - m'), P = 2^(S - m') over S in place (bf16: in the first
+// half of the row), l = l * alpha + sum(P). l is kept as a vector of partial sums. One pass a row, so that the chains
+// of several rows overlap. bf16: the sum is taken of the rounded values, by a dot product with ones: then the weights P
+// / l add up to 1 as if nothing had been rounded, and only differences within V see the rounding.
+void AttentionEmitter::Softmax(bool prefetch) {
   const bool bf16 = plan_.product == AttentionProduct::kDotBf16;
   const auto s = regs_.Gpr("s"), in = regs_.Gpr("in"), out = regs_.Gpr("out"), m = regs_.Gpr("m"), l = regs_.Gpr("l"),
-             alpha = regs_.Gpr("alpha"), rows_left = regs_.Gpr("rows_left"), left = regs_.Gpr("left");
-  const auto vm = regs_.Vecs("m"), sum = regs_.Vecs("sum"), t0 = regs_.Vecs("t0"), t1 = regs_.Vecs("t1");
-  const auto x = regs_.Vecs("x", bf16 ? 2 : 1), ones = regs_.Vecs("ones", bf16 ? 1 : 0);
-  const Exp2 exp2(e_, vec_, regs_, plan_.exp_degree, false);
-  Label rows, page;
+             alpha = regs_.Gpr("alpha"), rows_left = regs_.Gpr("rows_left"), left = regs_.Gpr("left"),
+             pages = regs_.Gpr("pages"), next = regs_.Gpr("next");
+  const int vectors = ScoreVectors();
+  Label rows, max_page, page;
+  const Exp2 exact(e_, vec_, regs_, 5, true);
+  std::optional<Exp2> coarse;
+  if (plan_.exp_degree != 5) coarse.emplace(e_, vec_, regs_, plan_.exp_degree, false);
+  const Exp2& exp2 = coarse ? *coarse : exact;
+  const auto ones = regs_.Vecs("ones", bf16 ? 1 : 0);
   if (bf16) e_.vpbroadcastd(vec_(ones[0]), e_.ptr[e_.ConstLabel32(0x3f803f80)]);
   e_.lea(s, e_.ptr[*scratch_ + static_cast<int>(plan_.s_offset)]);
   e_.lea(alpha, e_.ptr[*scratch_ + static_cast<int>(plan_.alpha_offset)]);
   e_.mov(m, Var(kM));
   e_.mov(l, Var(kL));
   e_.mov(rows_left, Var(kBlockRows));
+  e_.mov(pages, Var(kPageCount));
+  if (prefetch) {
+    e_.mov(in, Var(kPageList));
+    NextPageAddress(next, in);
+  }
   e_.L(rows);
-  e_.vbroadcastss(vec_(vm[0]), e_.dword[*m]);
-  vec_.Zero(sum[0]);
+  if (prefetch) {  // keeps memory busy: the first lines of the page to come
+    for (int line = 0; line < plan_.few_softmax_prefetch; ++line) e_.prefetcht0(e_.ptr[*next + line * 64]);
+    e_.add(next, plan_.few_softmax_prefetch * 64);
+  }
+  const auto vm = regs_.Vecs("m"), scale = regs_.Vecs("alpha"), t0 = regs_.Vecs("t0"), t1 = regs_.Vecs("t1");
+  {
+    const auto maximum = regs_.Vecs("maximum", vectors / 2);
+    e_.vbroadcastss(vec_(scale[0]), e_.dword[*m]);
+    for (int i = 0; i < vectors / 2; ++i) e_.vmovaps(vec_(maximum[static_cast<size_t>(i)]), vec_(scale[0]));
+    e_.mov(in, s);
+    e_.mov(left, pages);
+    e_.L(max_page);
+    for (int i = 0; i < vectors; ++i) {
+      const Xmm v = vec_(maximum[static_cast<size_t>(i / 2)]);
+      e_.vmaxps(v, v, e_.ptr[*in + i * vec_.bytes()]);
+    }
+    e_.add(in, 4 * kPageTokens);
+    e_.sub(left, 1);
+    e_.jnz(max_page);
+    for (int i = 1; i < vectors / 2; ++i) {
+      e_.vmaxps(vec_(maximum[0]), vec_(maximum[0]), vec_(maximum[static_cast<size_t>(i)]));
+    }
+    vec_.MaxOfLanes(maximum[0], t0[0]);
+    e_.vmovss(e_.dword[*m], Xmm(maximum[0]));
+    e_.vmovaps(vec_(vm[0]), vec_(maximum[0]));
+  }
+  e_.vsubps(vec_(scale[0]), vec_(scale[0]), vec_(vm[0]));
+  exact.Emit(scale[0], t0[0], t1[0]);
+  e_.vmovss(e_.dword[*alpha], Xmm(scale[0]));
+
+  const auto sum = regs_.Vecs("sum"), x = regs_.Vecs("x", bf16 ? 2 : 1);
+  e_.vmulps(vec_(sum[0]), vec_(scale[0]), e_.ptr[*l]);
   e_.mov(in, s);
   e_.mov(out, s);
-  e_.mov(left, Var(kPageCount));
+  e_.mov(left, pages);
   e_.L(page);
   if (bf16) {
-    for (int i = 0; i < 2; ++i) {
-      const size_t n = static_cast<size_t>(i);
-      e_.vmovups(vec_(x[n]), e_.ptr[*in + i * vec_.bytes()]);
-      e_.vsubps(vec_(x[n]), vec_(x[n]), vec_(vm[0]));
-      exp2.Emit(x[n], t0[0], t1[0]);
+    for (size_t i = 0; i < 2; ++i) {
+      e_.vmovups(vec_(x[i]), e_.ptr[*in + static_cast<int>(i) * vec_.bytes()]);
+      e_.vsubps(vec_(x[i]), vec_(x[i]), vec_(vm[0]));
+      exp2.Emit(x[i], t0[0], t1[0]);
     }
     e_.vcvtne2ps2bf16(vec_(x[0]), vec_(x[1]), vec_(x[0]));
     e_.vmovups(e_.ptr[*out], vec_(x[0]));
     e_.vdpbf16ps(vec_(sum[0]), vec_(x[0]), vec_(ones[0]));
     e_.add(out, 2 * kPageTokens);
   } else {
-    for (int i = 0; i < ScoreVectors(); ++i) {
+    for (int i = 0; i < vectors; ++i) {
       e_.vmovups(vec_(x[0]), e_.ptr[*in + i * vec_.bytes()]);
       e_.vsubps(vec_(x[0]), vec_(x[0]), vec_(vm[0]));
       exp2.Emit(x[0], t0[0], t1[0]);
@@ -348,8 +347,6 @@ void AttentionEmitter::Probabilities() {
   e_.add(in, 4 * kPageTokens);
   e_.sub(left, 1);
   e_.jnz(page);
-  e_.vbroadcastss(vec_(t0[0]), e_.dword[*alpha]);
-  e_.vfmadd231ps(vec_(sum[0]), vec_(t0[0]), e_.ptr[*l]);
   e_.vmovups(e_.ptr[*l], vec_(sum[0]));
   e_.add(s, static_cast<int>(plan_.s_row_bytes));
   e_.add(m, 4);
@@ -361,7 +358,8 @@ void AttentionEmitter::Probabilities() {
 
 void AttentionEmitter::SumBlock(int rows, int cols, bool prefetch, const Reg& p, const Reg& o, const Reg& alpha,
                                 const Reg& column) {
-  const auto acc = regs_.Vecs("sums", rows * cols);
+  const int sets = Sets(rows, cols);
+  const auto acc = regs_.Vecs("sums", sets * rows * cols);
   const auto page_list = regs_.Gpr("page_list"), pages_left = regs_.Gpr("pages_left"), v = regs_.Gpr("v"),
              a = regs_.Gpr("a"), left = regs_.Gpr("depth_left"), out = regs_.Gpr("out"), next = regs_.Gpr("next");
   const auto at = [&](int r, int c) { return vec_(acc[static_cast<size_t>(r * cols + c)]); };
@@ -376,14 +374,12 @@ void AttentionEmitter::SumBlock(int rows, int cols, bool prefetch, const Reg& p,
     e_.vbroadcastss(vec_(scale[0]), e_.dword[alpha + 4 * r]);
     for (int c = 0; c < cols; ++c) e_.vmulps(at(r, c), vec_(scale[0]), o_at(r, c));
   }
+  for (size_t i = static_cast<size_t>(rows * cols); i < acc.size(); ++i) vec_.Zero(acc[i]);
   e_.L(page);
   PageAddress(v, page_list);
   e_.lea(v, e_.ptr[*v + column + static_cast<int>(PageBytes() / 2)]);
   if (prefetch) {
-    e_.lea(next, e_.ptr[*page_list + plan_.few_step_tokens / kPageTokens * 4]);
-    e_.cmp(next, Var(kLastPage));
-    e_.cmova(next, Var(kLastPage));
-    PageAddress(next, next);
+    NextPageAddress(next, page_list);
     e_.add(next, column);
     e_.sub(next, v);
   }
@@ -392,11 +388,10 @@ void AttentionEmitter::SumBlock(int rows, int cols, bool prefetch, const Reg& p,
   for (int u = 0; u < kUnroll; ++u) {
     if (prefetch) {
       for (int line = 0; line < cols * vec_.bytes(); line += 64) {
-        const auto ad=e_.ptr[*next + *v + static_cast<int>(u * VRowBytes() + line + (plan_.few_prefetch<=2?0:PageBytes()/2))];
-        if (plan_.few_prefetch==1 || plan_.few_prefetch==4) e_.prefetcht0(ad); else if (plan_.few_prefetch==5) e_.prefetchnta(ad); else e_.prefetcht1(ad);
+        e_.prefetcht0(e_.ptr[*next + *v + static_cast<int>(u * VRowBytes() + line)]);
       }
     }
-    Multiply(rows, cols, acc, a, plan_.s_row_bytes, u * 4 * Halves(), v, u * VRowBytes());
+    Multiply(rows, cols, u % sets, acc, a, plan_.s_row_bytes, u * 4 * Halves(), v, u * VRowBytes());
   }
   e_.add(a, kUnroll * 4 * Halves());
   e_.add(v, static_cast<int>(kUnroll * VRowBytes()));
@@ -405,6 +400,7 @@ void AttentionEmitter::SumBlock(int rows, int cols, bool prefetch, const Reg& p,
   e_.add(page_list, 4);
   e_.sub(pages_left, 1);
   e_.jnz(page);
+  AddSets(rows, cols, sets, acc);
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < cols; ++c) e_.vmovups(o_at(r, c), at(r, c));
   }

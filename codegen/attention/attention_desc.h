@@ -41,13 +41,13 @@ struct AttentionItem {
 };
 inline constexpr int kAttentionItemRows = 32;
 
-// Which items are efficient:
-// - rows: 32 for long chunks (each step of 256 KV tokens is read from the next cache level once an item); a chunk's last
-//   item may have any number. Multiples of AttentionPlan::block_rows / group tokens leave no part-filled register block.
-//   A token alone is an item of 1 row: rows * group <= AttentionPlan::few_rows streams the pages in memory order.
-// - KV splits (rows == 1 only): multiples of 32 tokens, from 256 tokens on; setting up and writing a split costs about
-//   as much as 10 to 20 tokens, its merge as much again. Work is proportional to rows * (kv_end - kv_begin), less the
-//   causal triangle of the item itself. Where a split lies changes rounding, so choose it by length, not by thread.
+// Which items are efficient. Rows: 32 for long chunks (an item reads each step of 256 KV tokens into the core's cache
+// once); a chunk's last item may have any number. A token alone is an item of 1 row: while rows * group is at most
+// AttentionPlan::few_rows, pages are streamed in memory order. Work is proportional to rows * (kv_end - kv_begin), less
+// the causal triangle of the item itself.
+// KV splits (1 row): multiples of 32 tokens. An item costs about 8 tokens of setting up and writing, and 3 more for
+// each of its splits in the merge (Zen 5, 6 heads x 128, from L2), so 256 tokens lose 4%. Where a split lies changes
+// rounding: choose it by length, never by thread.
 
 // A row whose KV was split: its partial results are slots first_slot + j * slot_stride, j < slots. Splits have 1 row
 // each.
@@ -110,13 +110,16 @@ struct RopeStoreDesc {
   int rope_dim = 0;        // rotated leading dimensions of a head, pairs (i, i + rope_dim/2); a multiple of 2
   DType q = DType::kBF16;  // kBF16 or kF32
   DType kv = DType::kBF16;
-  float q_scale = 1;        // softmax scale * log2(e)
-  int64_t ldqkv_bytes = 0;  // input row: f32 q[heads*head_dim], k[kv_heads*head_dim], v[kv_heads*head_dim] as joined
+  float q_scale = 1;  // softmax scale * log2(e)
+  // From row to row of the f32 inputs, which may be columns of one joined matrix, and of the output.
+  int64_t ldqin_bytes = 0, ldkin_bytes = 0, ldvin_bytes = 0;
   int64_t ldq_bytes = 0;
   bool operator==(const RopeStoreDesc&) const = default;
 };
 struct RopeStoreArgs {
-  const float* qkv = nullptr;
+  const float* q_in = nullptr;  // [rows][heads * head_dim]
+  const float* k_in = nullptr;  // [rows][kv_heads * head_dim]
+  const float* v_in = nullptr;
   const float* cos_sin = nullptr;  // [rows][2][rope_dim/2]: cosines, then sines, of the row's position
   void* q = nullptr;
   void* kv = nullptr;

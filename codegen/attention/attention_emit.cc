@@ -53,9 +53,7 @@ absl::Status AttentionEmitter::Emit() {
 void AttentionEmitter::LoadItem() {
   const auto args = regs_.Gpr("args"), step = regs_.Gpr("step"), item = regs_.Gpr("item"), seq = regs_.Gpr("seq"),
              x = regs_.Gpr("x"), y = regs_.Gpr("y");
-  const auto field = [&](const Reg& dst, size_t offset) {
-    e_.movsxd(dst, e_.dword[*item + static_cast<int>(offset)]);
-  };
+  const auto field = [&](const Reg& dst, size_t offset) { e_.movsxd(dst, e_.dword[*item + static_cast<int>(offset)]); };
   e_.mov(args, Var(kArgs));
   e_.mov(step, e_.qword[*args + offsetof(AttentionArgs, step)]);
   e_.mov(item, Var(kIndex));
@@ -162,14 +160,14 @@ void AttentionEmitter::ClearState() {
   fill(plan_.o_offset, ORowBytes());
   fill(plan_.l_offset, vec_.bytes());
   vec_.Broadcast(value[0], std::numeric_limits<float>::lowest());
-  Label block;
+  Label chunk;
   e_.lea(at, e_.ptr[*scratch_ + static_cast<int>(plan_.m_offset)]);
   e_.mov(left, Var(kRows));
-  e_.L(block);
-  for (int disp = 0; disp < 64; disp += vec_.bytes()) e_.vmovups(e_.ptr[*at + disp], vec_(value[0]));
-  e_.add(at, 64);
-  e_.sub(left, plan_.block_rows);
-  e_.jg(block);
+  e_.L(chunk);  // whole vectors: the array is padded
+  e_.vmovups(e_.ptr[*at], vec_(value[0]));
+  e_.add(at, vec_.bytes());
+  e_.sub(left, vec_.lanes());
+  e_.jg(chunk);
 }
 
 void AttentionEmitter::TokenOfRow(const Reg& dst, const Reg& row) {
@@ -212,7 +210,7 @@ void AttentionEmitter::Steps() {
   e_.add(Var(kQ), static_cast<int>(plan_.block_rows * QRowBytes()));
   e_.add(Var(kO), static_cast<int>(plan_.block_rows * ORowBytes()));
   e_.add(Var(kL), plan_.block_rows * vec_.bytes());
-  e_.add(Var(kM), 64);
+  e_.add(Var(kM), 4 * plan_.block_rows);
   {
     const auto row = regs_.Gpr("row");
     e_.mov(row, Var(kRow));
@@ -310,20 +308,20 @@ void AttentionEmitter::Block() {
   e_.L(mask);
   Mask();
   e_.L(seen);
-  RowMaxima();
-  UpdateMaxima();
-  Probabilities();
-  branch([this](bool few) { WeightedSum(few); });
+  branch([this](bool few) {
+    Softmax(few && plan_.few_prefetch);
+    WeightedSum(few);
+  });
   e_.L(skip);
 }
 
 void AttentionEmitter::WriteResult() {
   const auto item = regs_.Gpr("item"), o = regs_.Gpr("o"), l = regs_.Gpr("l"), m = regs_.Gpr("m"),
-             out = regs_.Gpr("out"), token = regs_.Gpr("token"), head = regs_.Gpr("head"), in_block = regs_.Gpr("in_block"),
-             x = regs_.Gpr("x"), y = regs_.Gpr("y");
+             out = regs_.Gpr("out"), token = regs_.Gpr("token"), head = regs_.Gpr("head"), x = regs_.Gpr("x"),
+             y = regs_.Gpr("y");
   const auto sum = regs_.Vecs("sum"), tmp = regs_.Vecs("tmp"), scale = regs_.Vecs("scale"), data = regs_.Vecs("data");
   const Xmm l_sum(sum[0]), seen(tmp[0]);
-  Label normal, heads, partial, copy, block_done, done;
+  Label normal, heads, partial, copy, done;
   const auto row_loop = [&](const std::function<void(const Xmm&)>& store) {
     Label loop;
     e_.xor_(x, x);
@@ -355,7 +353,7 @@ void AttentionEmitter::WriteResult() {
   e_.mov(head, desc_.group());
   e_.L(heads);
   e_.vmovups(vec_(sum[0]), e_.ptr[*l]);
-  vec_.ReduceSum(sum[0], tmp[0]);
+  vec_.SumOfLanes(sum[0], tmp[0]);
   e_.vxorps(seen, seen, seen);
   e_.vcmpps(seen, l_sum, seen, 4);  // _CMP_NEQ_UQ
   e_.vmovss(Xmm(scale[0]), e_.ConstF32(1));
@@ -379,10 +377,9 @@ void AttentionEmitter::WriteResult() {
   e_.add(out, e_.qword[*y + offsetof(AttentionArgs, partial)]);
   e_.lea(m, e_.ptr[*scratch_ + static_cast<int>(plan_.m_offset)]);
   e_.mov(head, desc_.group());
-  e_.mov(in_block, plan_.block_rows);
   e_.L(copy);
   e_.vmovups(vec_(sum[0]), e_.ptr[*l]);
-  vec_.ReduceSum(sum[0], tmp[0]);
+  vec_.SumOfLanes(sum[0], tmp[0]);
   row_loop([&](const Xmm& v) {
     e_.vmovups(v, e_.ptr[*o + *x]);
     e_.vmovups(e_.ptr[*out + *x], v);
@@ -393,11 +390,6 @@ void AttentionEmitter::WriteResult() {
   e_.vmovss(e_.dword[*out + 4], l_sum);
   e_.add(out, 8);
   e_.add(m, 4);
-  e_.sub(in_block, 1);
-  e_.jnz(block_done);
-  e_.mov(in_block, plan_.block_rows);
-  e_.add(m, 64 - 4 * plan_.block_rows);
-  e_.L(block_done);
   e_.sub(head, 1);
   e_.jnz(copy);
   e_.L(done);

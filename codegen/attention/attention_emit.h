@@ -62,9 +62,7 @@ class AttentionEmitter {
   // attention_blocks.cc
   void Scores(bool few);
   void Mask();
-  void RowMaxima();
-  void UpdateMaxima();
-  void Probabilities();
+  void Softmax(bool prefetch);
   void WeightedSum(bool few);
   void ScoreBlock(int rows, bool prefetch, const Reg& q, const Reg& s);
   void SumBlock(int rows, int cols, bool prefetch, const Reg& p, const Reg& o, const Reg& alpha, const Reg& column);
@@ -72,13 +70,19 @@ class AttentionEmitter {
   // moves the pointers by `block` rows. Only the first block prefetches, and only if `prefetch`.
   void RegisterBlocks(int block, bool prefetch, const std::function<void(int, bool)>& body,
                       const std::function<void()>& advance);
-  // One step of depth: acc[r][c] += a[r] * b[c], a a dword (or two) at [a + r * a_stride + a_disp].
-  void Multiply(int rows, int cols, const Regs::VecList& acc, const Reg& a, int64_t a_stride, int64_t a_disp,
+  // One step of depth: acc[set][r][c] += a[r] * b[c], a a dword (or two) at [a + r * a_stride + a_disp].
+  void Multiply(int rows, int cols, int set, const Regs::VecList& acc, const Reg& a, int64_t a_stride, int64_t a_disp,
                 const Reg& b, int64_t b_disp);
+  // Small register blocks have several sets of accumulators, used in turn, so that there are chains enough to hide the
+  // latency of the products (2 a cycle, 6 cycles on Zen 5); AddSets sums them into the first.
+  int Sets(int rows, int cols) const;
+  void AddSets(int rows, int cols, int sets, const Regs::VecList& acc);
   void LoadB(int dst, const Reg& b, int64_t disp, int half);
   void Accumulate(int acc, int a, int b);
   // dst = first byte of the page whose number `page_list` points to.
   void PageAddress(const Reg& dst, const Reg& page_list);
+  // The same for the page one step of few rows later, or the item's last page.
+  void NextPageAddress(const Reg& dst, const Reg& page_list);
 
   // Keeps the mask of odd bf16 values in a register while it lives, where the products need it (AVX-512).
   class OddMask {

@@ -1,4 +1,5 @@
 // attention_merge: out = sum_j w_j o_j / sum_j w_j l_j with w_j = 2^(m_j - max m), for each head of a row.
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 
@@ -22,13 +23,14 @@ absl::Status EmitAttentionMerge(const AttentionDesc& desc, const AttentionMergeP
   e.mov(var(kEnd), e.arg_m1);
 
   const Vec vec(e, plan.vector_bytes);
+  const int columns = vec.wide() ? 8 : 2;  // vectors of a head that one pass over the slots sums
   Regs regs(vec.registers());
   regs.FreeArguments();
   const auto merge = regs.Gpr("merge"), args = regs.Gpr("args"), first = regs.Gpr("first"), stride = regs.Gpr("stride"),
              out = regs.Gpr("out"), head = regs.Gpr("head"), at = regs.Gpr("at"), left = regs.Gpr("left"),
              slots = regs.Gpr("slots"), x = regs.Gpr("x");
-  const auto m = regs.Vecs("m"), l = regs.Vecs("l"), w = regs.Vecs("w"), acc = regs.Vecs("acc"), t0 = regs.Vecs("t0"),
-             t1 = regs.Vecs("t1");
+  const auto m = regs.Vecs("m"), l = regs.Vecs("l"), w = regs.Vecs("w"), acc = regs.Vecs("acc", columns),
+             t0 = regs.Vecs("t0"), t1 = regs.Vecs("t1");
   const Exp2 exp2(e, vec, regs, 5, true);
   const auto field = [&](const Xbyak::Reg64& dst, size_t offset) {
     e.movsxd(dst, e.dword[*merge + static_cast<int>(offset)]);
@@ -44,7 +46,7 @@ absl::Status EmitAttentionMerge(const AttentionDesc& desc, const AttentionMergeP
     e.sub(left, 1);
     e.jnz(loop);
   };
-  Label row, heads, columns, done;
+  Label row, heads, done;
   e.L(row);
   e.mov(x, var(kIndex));
   e.cmp(x, var(kEnd));
@@ -92,18 +94,21 @@ absl::Status EmitAttentionMerge(const AttentionDesc& desc, const AttentionMergeP
   e.vdivss(Xmm(l[0]), Xmm(t1[0]), Xmm(l[0]));
   e.vandps(Xmm(l[0]), Xmm(l[0]), Xmm(t0[0]));
   e.vbroadcastss(vec(l[0]), Xmm(l[0]));
-  e.xor_(x, x);
-  e.L(columns);
-  vec.Zero(acc[0]);
-  each_slot([&] {
-    weight();
-    e.vfmadd231ps(vec(acc[0]), vec(w[0]), e.ptr[*at + *x]);
-  });
-  e.vmulps(vec(acc[0]), vec(acc[0]), vec(l[0]));
-  e.vmovups(e.ptr[*out + *x], vec(acc[0]));
-  e.add(x, vec.bytes());
-  e.cmp(x, o_bytes);
-  e.jb(columns);
+  const int vectors = o_bytes / vec.bytes();
+  for (int c0 = 0; c0 < vectors; c0 += columns) {
+    const int cols = std::min(columns, vectors - c0);
+    const auto disp = [&](int c) { return (c0 + c) * vec.bytes(); };
+    for (int c = 0; c < cols; ++c) vec.Zero(acc[static_cast<size_t>(c)]);
+    each_slot([&] {
+      weight();
+      for (int c = 0; c < cols; ++c) e.vfmadd231ps(vec(acc[static_cast<size_t>(c)]), vec(w[0]), e.ptr[*at + disp(c)]);
+    });
+    for (int c = 0; c < cols; ++c) {
+      const Xmm v = vec(acc[static_cast<size_t>(c)]);
+      e.vmulps(v, v, vec(l[0]));
+      e.vmovups(e.ptr[*out + disp(c)], v);
+    }
+  }
   e.add(first, head_bytes);
   e.add(out, o_bytes);
   e.sub(head, 1);

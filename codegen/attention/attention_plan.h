@@ -5,8 +5,8 @@
 // The rows of an item (tokens x query heads of one KV head) are cut into blocks of `block_rows`; KV is walked in steps
 // of `step_tokens`; for each step and block: scores S = Q K^T in register blocks of qk_rows x 32 tokens, softmax with
 // running maximum and sum, O += P V in register blocks of pv_rows x pv_cols vectors. An item of few rows (decode)
-// takes steps of few_step_tokens and register blocks as wide as V's rows, so that memory sees K and V of one page after
-// the other in ascending order.
+// takes steps of few_step_tokens (a page or two) and register blocks as wide as V's rows, so that memory sees K and V
+// of one page after the other in ascending order, with prefetch half a step ahead.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,17 @@ enum class AttentionProduct : uint8_t {
 struct AttentionPlan {
   AttentionProduct product = AttentionProduct::kDotBf16;
   int vector_bytes = 64;  // 64: AVX-512; 32: AVX2, no EVEX encoding anywhere
-  int block_rows = 0;     // at most 16
+  int block_rows = 0;     // at most 16: alpha's place in scratch
   int qk_rows = 0;
   int pv_rows = 0, pv_cols = 0;
   int few_rows = 0;  // items of at most so many rows (tokens x group) take the few_* values
   int few_pv_rows = 0, few_pv_cols = 0;
   int step_tokens = 0, few_step_tokens = 0;
-  int few_prefetch = 0;  // few rows: while K of a page is read, its V is prefetched, and with V the K to come
-  int exp_degree = 0;  // polynomial of the probabilities (3 is below bf16's rounding, 5 is f32's)
+  bool few_prefetch = false;     // few rows: while K of a page is read, its V is prefetched, and with V the K to come
+  int few_softmax_prefetch = 0;  // lines of the K to come that softmax prefetches with each row, lest memory idles
+  int exp_degree = 0;            // polynomial of the probabilities (3 is below bf16's rounding, 5 is f32's)
   // Scratch of a thread: byte offsets of its arrays.
-  int64_t q_offset = 0, s_offset = 0, row_max_offset = 0, alpha_offset = 0, m_offset = 0, l_offset = 0, o_offset = 0;
+  int64_t q_offset = 0, s_offset = 0, alpha_offset = 0, m_offset = 0, l_offset = 0, o_offset = 0;
   int64_t s_row_bytes = 0;
   int64_t scratch_bytes = 0;
   // Estimated cycles of one core for one query row (one head) against one token, KV in L2. Compared between kernels

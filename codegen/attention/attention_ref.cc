@@ -64,8 +64,7 @@ void AttentionRef(const AttentionDesc& desc, const AttentionArgs& args, int64_t 
     for (int64_t row = item.row0; row < item.row0 + item.rows; ++row) {
       const int64_t position = seq.past + row - seq.row0;
       const int64_t end = std::min<int64_t>(item.kv_end, position + 1);
-      const int64_t begin =
-          std::max<int64_t>(item.kv_begin, desc.window > 0 ? position - desc.window + 1 : 0);
+      const int64_t begin = std::max<int64_t>(item.kv_begin, desc.window > 0 ? position - desc.window + 1 : 0);
       for (int64_t g = 0; g < desc.group(); ++g) {
         const int64_t head = item.kv_head * desc.group() + g;
         std::vector<double> score;
@@ -137,13 +136,17 @@ void AttentionMergeRef(const AttentionDesc& desc, const AttentionMergeArgs& args
 void RopeStoreRef(const RopeStoreDesc& desc, const RopeStoreArgs& args, int64_t, int64_t, int64_t m0, int64_t m1) {
   const int64_t dim = desc.head_dim, half = desc.rope_dim / 2;
   for (int64_t row = m0; row < m1; ++row) {
-    const float* in = args.qkv + row * desc.ldqkv_bytes / 4;
+    const float* q_in = args.q_in + row * desc.ldqin_bytes / 4;
+    const float* k_in = args.k_in + row * desc.ldkin_bytes / 4;
+    const float* v_in = args.v_in + row * desc.ldvin_bytes / 4;
     const float* cosine = args.cos_sin + row * desc.rope_dim;
     const float* sine = cosine + half;
     const int64_t position = args.step->position[row];
     const SeqView& seq = args.step->seq[args.step->row_seq[row]];
     for (int64_t head = 0; head < desc.heads + 2 * desc.kv_heads; ++head) {
-      const float* x = in + head * dim;
+      const float* x = head < desc.heads                   ? q_in + head * dim
+                       : head < desc.heads + desc.kv_heads ? k_in + (head - desc.heads) * dim
+                                                           : v_in + (head - desc.heads - desc.kv_heads) * dim;
       std::vector<float> y(x, x + dim);
       if (head < desc.heads + desc.kv_heads) {
         for (int64_t i = 0; i < half; ++i) {
@@ -163,8 +166,7 @@ void RopeStoreRef(const RopeStoreDesc& desc, const RopeStoreArgs& args, int64_t,
       std::byte* page = static_cast<std::byte*>(args.kv) + kv_head * args.kv_head_bytes +
                         seq.pages[position / kPageTokens] * KvPageBytes(desc.kv, dim);
       for (int64_t d = 0; d < dim; ++d) {
-        StoreAs(desc.kv, page,
-                is_v ? KvPageVOffset(desc.kv, dim, slot, d) : KvPageKOffset(desc.kv, dim, slot, d),
+        StoreAs(desc.kv, page, is_v ? KvPageVOffset(desc.kv, dim, slot, d) : KvPageKOffset(desc.kv, dim, slot, d),
                 y[static_cast<size_t>(d)]);
       }
     }

@@ -9,7 +9,7 @@ using Xbyak::Xmm;
 using Xbyak::Ymm;
 using Xbyak::Zmm;
 
-constexpr int kCompareNotLess = 5;        // _CMP_NLT_US: true for NaN
+constexpr int kCompareNotLess = 5;  // _CMP_NLT_US: true for NaN
 
 constexpr float kLowest = -125;
 
@@ -28,45 +28,38 @@ void Vec::Zero(int dst) const {
   }
 }
 
-void Vec::UpperHalf(int x, int tmp, int bits) const {
+void Vec::SwapHalves(int x, int tmp, int bits) const {
+  const Xmm v = (*this)(x), t = (*this)(tmp);
   switch (bits) {
     case 512:
-      e_.vextractf64x4(Ymm(tmp), Zmm(x), 1);
+      e_.vshuff32x4(Zmm(tmp), Zmm(x), Zmm(x), 0x4e);
       break;
     case 256:
       if (wide()) {
-        e_.vextractf32x4(Xmm(tmp), Ymm(x), 1);
+        e_.vshuff32x4(Zmm(tmp), Zmm(x), Zmm(x), 0xb1);
       } else {
-        e_.vextractf128(Xmm(tmp), Ymm(x), 1);
+        e_.vperm2f128(Ymm(tmp), Ymm(x), Ymm(x), 1);
       }
       break;
     case 128:
-      e_.vpermilps(Xmm(tmp), Xmm(x), 0x4e);
+      e_.vpermilps(t, v, 0x4e);
       break;
     default:
-      e_.vpermilps(Xmm(tmp), Xmm(x), 0xb1);
+      e_.vpermilps(t, v, 0xb1);
   }
 }
 
-void Vec::ReduceMax(int x, int tmp) const {
+void Vec::MaxOfLanes(int x, int tmp) const {
   for (int bits = bytes_ * 8; bits >= 64; bits /= 2) {
-    UpperHalf(x, tmp, bits);
-    if (bits == 512) {
-      e_.vmaxps(Ymm(x), Ymm(x), Ymm(tmp));
-    } else {
-      e_.vmaxps(Xmm(x), Xmm(x), Xmm(tmp));
-    }
+    SwapHalves(x, tmp, bits);
+    e_.vmaxps((*this)(x), (*this)(x), (*this)(tmp));
   }
 }
 
-void Vec::ReduceSum(int x, int tmp) const {
+void Vec::SumOfLanes(int x, int tmp) const {
   for (int bits = bytes_ * 8; bits >= 64; bits /= 2) {
-    UpperHalf(x, tmp, bits);
-    if (bits == 512) {
-      e_.vaddps(Ymm(x), Ymm(x), Ymm(tmp));
-    } else {
-      e_.vaddps(Xmm(x), Xmm(x), Xmm(tmp));
-    }
+    SwapHalves(x, tmp, bits);
+    e_.vaddps((*this)(x), (*this)(x), (*this)(tmp));
   }
 }
 

@@ -20,20 +20,20 @@ class Vec {
 
   void Broadcast(int dst, float value) const { e_.vbroadcastss((*this)(dst), e_.ConstF32(value)); }
   void Zero(int dst) const;
-  // Lane 0 of `x` becomes the maximum (sum) of its lanes; `tmp` is overwritten.
-  void ReduceMax(int x, int tmp) const;
-  void ReduceSum(int x, int tmp) const;
+  // All lanes of `x` become the maximum (sum) of its lanes; `tmp` is overwritten.
+  void MaxOfLanes(int x, int tmp) const;
+  void SumOfLanes(int x, int tmp) const;
 
  private:
-  // The upper half of what is left of `x` (512, 256, 128, 64 bits) into `tmp`.
-  void UpperHalf(int x, int tmp, int bits) const;
+  // `x` with its halves swapped inside each `bits` bits, into `tmp`.
+  void SwapHalves(int x, int tmp, int bits) const;
   Emitter& e_;
   int bytes_;
 };
 
-// 2^x of vectors, for x <= about 1; 0 below -125 (-124 with ymm; -inf included). 2^x = 2^n * poly(x - n), n = round(x); polynomials are
-// minimax on [-1/2, 1/2] in relative error: degree 3: 7.5e-5, degree 5: 2.1e-7; with `exact_one` the constant term is 1,
-// so that 2^0 is exactly 1 (error at most 2.9e-7). Holds its constants in registers while it lives.
+// 2^x of vectors, for x <= about 1; 0 below -125 (-124 with ymm; -inf included). 2^x = 2^n * poly(x - n), n = round(x);
+// polynomials are minimax on [-1/2, 1/2] in relative error: degree 3: 7.5e-5, degree 5: 2.1e-7; with `exact_one` the
+// constant term is 1, so that 2^0 is exactly 1 (error at most 2.9e-7). Holds its constants in registers while it lives.
 class Exp2 {
  public:
   Exp2(Emitter& e, const Vec& vec, Regs& regs, int degree, bool exact_one);

@@ -1,5 +1,5 @@
-// rope_store: rotary embedding of q and k of each row (Su et al. 2021, arXiv:2104.09864; half-split pairs), q scaled and
-// converted, k and v stored at the token's place in its page. Neighbouring tokens of a page may be stored by other
+// rope_store: rotary embedding of q and k of each row (Su et al. 2021, arXiv:2104.09864; half-split pairs), q scaled
+// and converted, k and v stored at the token's place in its page. Neighbouring tokens of a page may be stored by other
 // threads at the same time, so a store touches the token's own bytes only: dwords of K, halves of dwords of bf16 V.
 #include <cstddef>
 #include <functional>
@@ -26,7 +26,7 @@ class RopeStoreEmitter {
   absl::Status Emit();
 
  private:
-  enum Slot { kIndex, kEnd, kArgs, kSlots };
+  enum Slot { kIndex, kEnd, kArgs, kKIn, kVIn, kSlots };
   Xbyak::Address Var(Slot slot) const { return e_.qword[e_.rsp + 8 * slot]; }
   // A register of 16 (zmm) or 8 (ymm) lanes.
   static Xmm Lanes(int index, int lanes) {
@@ -193,6 +193,7 @@ void RopeStoreEmitter::Rotate(int i, int lanes) {
     StoreQ(y1_[0], lanes, to_, i);
     StoreQ(x2_[0], lanes, to_, half + i);
   });
+  e_.mov(from_, Var(kKIn));
   e_.mov(to_, k_);
   Heads(desc_.kv_heads, from_, to_, 0, [&] {
     RotatePair(lanes, from_, i);
@@ -202,7 +203,7 @@ void RopeStoreEmitter::Rotate(int i, int lanes) {
 }
 
 void RopeStoreEmitter::StoreValues() {
-  e_.lea(from_, e_.ptr[*in_ + (desc_.heads + desc_.kv_heads) * HeadBytes()]);
+  e_.mov(from_, Var(kVIn));
   e_.mov(to_, v_);
   Heads(desc_.kv_heads, from_, to_, 0, [&] {
     for (int i = 0; i < Dim(); i += vec_.lanes()) {
@@ -221,7 +222,11 @@ void RopeStoreEmitter::LoadRow() {
     e_.imul(dst, row, static_cast<int>(row_bytes));
     e_.add(dst, e_.qword[*args + static_cast<int>(base)]);
   };
-  row_pointer(in_, desc_.ldqkv_bytes, offsetof(RopeStoreArgs, qkv));
+  row_pointer(x, desc_.ldkin_bytes, offsetof(RopeStoreArgs, k_in));
+  e_.mov(Var(kKIn), x);
+  row_pointer(x, desc_.ldvin_bytes, offsetof(RopeStoreArgs, v_in));
+  e_.mov(Var(kVIn), x);
+  row_pointer(in_, desc_.ldqin_bytes, offsetof(RopeStoreArgs, q_in));
   row_pointer(table_, int64_t{4} * desc_.rope_dim, offsetof(RopeStoreArgs, cos_sin));
   row_pointer(q_, desc_.ldq_bytes, offsetof(RopeStoreArgs, q));
 

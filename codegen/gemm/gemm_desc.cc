@@ -8,8 +8,7 @@ namespace xjit {
 
 std::string GemmName(const GemmDesc& desc, const char* row) {
   const std::string rows = desc.rows == 0 ? "many" : fmt::format("{}", desc.rows);
-  std::string name =
-      fmt::format("gemm.{}.{}_{}_f32.m{}n{}k{}", row, Name(desc.a), Name(desc.w), rows, desc.n, desc.k);
+  std::string name = fmt::format("gemm.{}.{}_{}_f32.m{}n{}k{}", row, Name(desc.a), Name(desc.w), rows, desc.n, desc.k);
   if (desc.epilogue.bias) name += ".bias";
   if (desc.epilogue.silu_mul) name += ".silu_mul";
   if (desc.epilogue.residual) name += ".residual";

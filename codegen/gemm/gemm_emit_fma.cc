@@ -7,6 +7,19 @@ absl::Status EmitFloat(const GemmDesc& desc, const GemmPlan& plan, const FloatOp
   return plan.scratch_bytes == 0 ? EmitFloatStream(desc, plan, ops, e) : EmitFloatPanels(desc, plan, ops, e);
 }
 
+void EmitPrefetch(const GemmPlan& plan, const Xbyak::Reg64& w, int offset, int bytes, Emitter& e) {
+  if (plan.prefetch == PrefetchHint::kNone) return;
+  const int every = plan.prefetch_every;
+  for (int at = (offset + every - 1) / every * every; at < offset + bytes; at += every) {
+    const auto place = e.ptr[w + at + plan.prefetch_distance];
+    if (plan.prefetch == PrefetchHint::kT0) {
+      e.prefetcht0(place);
+    } else {
+      e.prefetcht1(place);
+    }
+  }
+}
+
 absl::Status EmitGemmFma512(const GemmDesc& desc, const GemmPlan& plan, Emitter& e) {
   return EmitFloat(desc, plan, {.wide = true}, e);
 }

@@ -22,7 +22,7 @@ class FewRows {
         act_{desc.k},
         rows_(desc.rows),
         regs_(32),
-        unpack_(weights_, e, regs_),
+        unpack_(weights_, rows_ <= 5, e, regs_),
         sums_(regs_.Vecs("sums", 2 * rows_)),
         // Two chains of dot products a row shorten the latency of a block; from three rows on the other rows do that.
         chains_(weights_.halves() || rows_ <= 2 ? 2 : 1),

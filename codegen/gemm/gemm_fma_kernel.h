@@ -1,9 +1,12 @@
 // The two shapes of the kernels whose sums are f32 (vfmadd231ps, vdpbf16ps), at either vector width:
 //
-// stream  few rows: all sums of a panel in registers, each weight read once, unpacked in registers, used for every row.
-// panels  a k block of the panel is unpacked to f32 in scratch (or used where it is, if it needs no unpacking), register
-//         blocks of rows x columns go over it, their sums wait in a compact [m_block][32] tile in scratch; the epilogue
-//         is one pass at the end of k.
+// stream: few rows. All sums of a panel are in registers; each weight is read once, unpacked in registers, and used for
+// every row.
+//
+// panels: many rows. A k block of the panel is unpacked to f32 in scratch (or used where it is, if it needs no
+// unpacking) and register blocks of rows x columns go over it; their sums wait in a compact [m_block][32] tile in
+// scratch; the epilogue is one pass at the end of k. With k blocks that fit L1 also few rows, where 16 registers do not
+// hold their sums.
 //
 // In both, a sum starts at zero and takes one product at a time in ascending k. The bits of C therefore depend on
 // nothing but the operands: not on the shape, the plan, the row count or the vector width (but for SiLU's exp).
@@ -35,11 +38,14 @@ inline constexpr int kTileVectors = 2;
 // Unrolled steps of a register block.
 inline constexpr int kTileUnroll = 4;
 
-// What both planners refuse; `row` names the kernel in the message.
+// What no planner here takes: activations other than `a`, sizes that are no whole panel or block, rows that overlap.
 absl::Status CheckFloatDesc(const GemmDesc& desc, DType a);
 // plan.scratch_bytes == 0 means stream. Scratch of the panel shape: the tile of sums, then the unpacked k block.
 GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOps& ops);
 absl::Status EmitFloat(const GemmDesc& desc, const GemmPlan& plan, const FloatOps& ops, Emitter& e);
+
+// The plan's prefetches for the weights at [w + offset, w + offset + bytes).
+void EmitPrefetch(const GemmPlan& plan, const Xbyak::Reg64& w, int offset, int bytes, Emitter& e);
 
 absl::Status EmitFloatStream(const GemmDesc& desc, const GemmPlan& plan, const FloatOps& ops, Emitter& e);
 absl::Status EmitFloatPanels(const GemmDesc& desc, const GemmPlan& plan, const FloatOps& ops, Emitter& e);

@@ -2,6 +2,7 @@
 // F16C, VEX encodings only). What differs between the two instruction sets is here and nowhere else.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "codegen/emitter.h"
@@ -74,6 +75,12 @@ class Lanes {
     } else if (dst != src) {
       e_.vmovaps((*this)(dst), (*this)(src));
     }
+  }
+  // Each dword of dst = byte i of that dword of src.
+  void PickByte(int dst, int src, int i) const {
+    std::array<uint8_t, 64> picks;  // an index within 16 bytes, or 0x80 for zero
+    for (int b = 0; b < 64; ++b) picks[b] = static_cast<uint8_t>(b % 4 == 0 ? b % 16 + i : 0x80);
+    e_.vpshufb((*this)(dst), (*this)(src), wide_ ? e_.ConstZmm(picks.data()) : e_.ConstYmm(picks.data()));
   }
 
  private:

@@ -145,7 +145,8 @@ void Panels::KBlock(const Xbyak::Reg64& a_block) {
 void Panels::Unpack(const Xbyak::Reg64& b) {
   const auto units = regs.Gpr("units"), inner = regs.Gpr("inner");
   const auto reader = MakeWeightReader(desc.w, e, regs, lanes);
-  const WeightCursor at{*w, b, kRowBytes, *inner, kTable};
+  WeightCursor at{*w, b, kRowBytes, *inner, kTable};
+  at.touch = [&](int offset, int bytes) { EmitPrefetch(plan, w, offset, bytes, e); };
   const WeightSink store = [&](int k, int first, std::span<const int> v) {
     for (size_t j = 0; j < v.size(); ++j) {
       e.vmovaps(e.ptr[b + k * kRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
@@ -201,9 +202,7 @@ void Panels::Tile(int rows, const Xbyak::Reg64& a_row, const Xbyak::Reg64& b_blo
   const auto a = regs.Gpr("a"), b = regs.Gpr("b"), count = regs.Gpr("count");
   for (int first = 0; first < lanes.per_panel(); first += kTileVectors) {
     const auto acc = regs.Vecs("acc", rows * kTileVectors);
-    const auto sum = [&](int row, int v) {
-      return e.ptr[c_row + row * kRowBytes + (first + v) * lanes.bytes()];
-    };
+    const auto sum = [&](int row, int v) { return e.ptr[c_row + row * kRowBytes + (first + v) * lanes.bytes()]; };
     for (int row = 0; row < rows; ++row) {
       for (int v = 0; v < kTileVectors; ++v) e.vmovaps(lanes(acc[row * kTileVectors + v]), sum(row, v));
     }
@@ -234,6 +233,7 @@ void Panels::TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, co
   const auto activation = regs.Vecs("activation", lanes.wide() ? 4 : 2);
   int turn = 0;
   for (int step = 0; step < count; ++step) {
+    if (!unpack) EmitPrefetch(plan, b, step * kRowBytes + first * lanes.bytes(), kTileVectors * lanes.bytes(), e);
     for (int v = 0; v < kTileVectors; ++v) {
       e.vmovups(lanes(weight[v]), e.ptr[b + step * kRowBytes + (first + v) * lanes.bytes()]);
     }

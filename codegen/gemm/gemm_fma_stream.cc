@@ -21,7 +21,6 @@ struct Stream {
 
   absl::Status Emit();
   void Multiply(const Regs::VecList& acc, const Xbyak::Reg64& a, int k, int first, std::span<const int> w);
-  void Prefetch(const Xbyak::Reg64& w, int offset, int bytes);
 };
 
 // acc[row][first + j] += a[row][k] * w[j].
@@ -45,19 +44,6 @@ void Stream::Multiply(const Regs::VecList& acc, const Xbyak::Reg64& a, int k, in
     const int broadcast = lanes.wide() ? t2[row % 2] : t[0];
     e.vbroadcastss(lanes(broadcast), e.ptr[a + offset]);
     for (size_t j = 0; j < w.size(); ++j) add(acc[row * vectors + first + j], w[j], lanes(broadcast));
-  }
-}
-
-void Stream::Prefetch(const Xbyak::Reg64& w, int offset, int bytes) {
-  if (plan.prefetch == PrefetchHint::kNone) return;
-  const int every = plan.prefetch_every;
-  for (int at = (offset + every - 1) / every * every; at < offset + bytes; at += every) {
-    const auto place = e.ptr[w + at + plan.prefetch_distance];
-    if (plan.prefetch == PrefetchHint::kT0) {
-      e.prefetcht0(place);
-    } else {
-      e.prefetcht1(place);
-    }
   }
 }
 
@@ -94,7 +80,7 @@ absl::Status Stream::Emit() {
 
   const auto reader = MakeWeightReader(ReadAs(desc, ops), e, regs, lanes);
   WeightCursor at{*w, *a, 4, *inner, 0};
-  at.touch = [&](int offset, int bytes) { Prefetch(w, offset, bytes); };
+  at.touch = [&](int offset, int bytes) { EmitPrefetch(plan, w, offset, bytes, e); };
   const int vectors = lanes.per_panel();
   e.L(panel);
   {

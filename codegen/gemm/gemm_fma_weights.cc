@@ -82,7 +82,7 @@ struct PairReader : Base {
 
 // Where the parts of 32 k of a group lie, as offsets from w.
 struct Quants {
-  int nibbles = 0;    // u8[4][16][4], or with eight bits u8[8][16][4]
+  int nibbles = 0;    // u8[4][16][4]
   int high = 0;       // the planes of bits above the nibbles
   int high_bits = 0;  // 0, 1 or 2
 };
@@ -100,10 +100,21 @@ struct QuantReader : Base {
     Regs::VecList scale, offset;
   };
 
-  // q in t becomes the weight.
-  void Dequantise(const Regs::VecList& t, const Scale& s) const {
-    for (int j = 0; j < lanes.per_group(); ++j) e.vcvtdq2ps(lanes(t[j]), lanes(t[j]));
-    for (int j = 0; j < lanes.per_group(); ++j) e.vfmadd213ps(lanes(t[j]), lanes(s.scale[j]), lanes(s.offset[j]));
+  // The four q's in the bytes of each dword of `quad` are those of k .. k + 3.
+  void Four(const Regs::VecList& quad, const Regs::VecList& t, const Scale& s, int k, int group,
+            const WeightSink& sink) const {
+    for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < lanes.per_group(); ++j) {
+        if (i == 3) {
+          lanes.ShiftDown(t[j], quad[j], 24);
+        } else {
+          lanes.PickByte(t[j], quad[j], i);
+        }
+      }
+      for (int j = 0; j < lanes.per_group(); ++j) e.vcvtdq2ps(lanes(t[j]), lanes(t[j]));
+      for (int j = 0; j < lanes.per_group(); ++j) e.vfmadd213ps(lanes(t[j]), lanes(s.scale[j]), lanes(s.offset[j]));
+      sink(k + i, group * lanes.per_group(), List(t));
+    }
   }
 
   // offset = scale * factor.
@@ -124,38 +135,30 @@ struct QuantReader : Base {
   }
 
   // 32 k of `group`. `second_half` is called between k = 15 and 16 (a scale may change there).
-  void Nibbles(const WeightCursor& at, const WeightSink& sink, int group, const Quants& q, const Scale& s,
-               const std::function<void()>& second_half = [] {}) const {
-    const auto raw = regs.Vecs("raw", lanes.per_group()), t = regs.Vecs("t", lanes.per_group());
+  void Nibbles(
+      const WeightCursor& at, const WeightSink& sink, int group, const Quants& q, const Scale& s,
+      const std::function<void()>& second_half = [] {}) const {
+    const auto quad = regs.Vecs("quad", lanes.per_group()), t = regs.Vecs("t", lanes.per_group());
     const auto low = regs.Vecs("low"), high = regs.Vecs("high", q.high_bits > 0 ? 2 : 0);
-    lanes.Fill(low[0], 0xF);
-    if (q.high_bits > 0) lanes.Fill(high[1], q.high_bits == 1 ? 0x10 : 0x30);
+    lanes.Fill(low[0], 0x0F0F0F0F);
+    if (q.high_bits > 0) lanes.Fill(high[1], q.high_bits == 1 ? 0x10101010 : 0x30303030);
     at.touch(q.nibbles, 256);
     if (q.high_bits > 0) at.touch(q.high, 64 * q.high_bits);
     for (int half = 0; half < 2; ++half) {
       if (half == 1) second_half();
       for (int g = 0; g < 4; ++g) {
-        LoadDwords(raw, at.w, q.nibbles + g * 64);
-        for (int i = 0; i < 4; ++i) {
-          const int shift = 8 * i + 4 * half;
-          for (int j = 0; j < lanes.per_group(); ++j) {
-            if (shift == 0) {
-              lanes.And(t[j], raw[j], low[0]);
-            } else {
-              lanes.ShiftDown(t[j], raw[j], shift);
-              if (shift != 28) lanes.And(t[j], t[j], low[0]);
-            }
-            if (q.high_bits > 0) {
-              const int plane = q.high_bits == 2 ? half : 0;
-              const int bit = 8 * i + (q.high_bits == 2 ? 2 * g : g + 4 * half);
-              e.vmovups(lanes(high[0]), e.ptr[at.w + q.high + plane * 64 + j * lanes.bytes()]);
-              lanes.ShiftDown(high[0], high[0], bit - 4);
-              lanes.OrMasked(t[j], high[0], high[1]);
-            }
-          }
-          Dequantise(t, s);
-          sink(16 * half + 4 * g + i, group * lanes.per_group(), List(t));
+        LoadDwords(quad, at.w, q.nibbles + g * 64);
+        for (int j = 0; j < lanes.per_group(); ++j) {
+          lanes.ShiftDown(quad[j], quad[j], 4 * half);
+          lanes.And(quad[j], quad[j], low[0]);
+          if (q.high_bits == 0) continue;
+          const int plane = q.high_bits == 2 ? half : 0;
+          const int bit = q.high_bits == 2 ? 2 * g : g + 4 * half;  // of each byte
+          e.vmovups(lanes(high[0]), e.ptr[at.w + q.high + plane * 64 + j * lanes.bytes()]);
+          lanes.ShiftDown(high[0], high[0], bit - 4);
+          lanes.OrMasked(quad[j], high[0], high[1]);
         }
+        Four(quad, t, s, 16 * half + 4 * g, group, sink);
       }
     }
   }
@@ -215,20 +218,11 @@ struct Block32Reader : QuantReader {
   }
 
   void Bytes(const WeightCursor& at, const WeightSink& sink, int group, int offset, const Scale& s) const {
-    const auto raw = regs.Vecs("raw", lanes.per_group()), t = regs.Vecs("t", lanes.per_group());
-    const auto low = regs.Vecs("low");
-    lanes.Fill(low[0], 0xFF);
+    const auto quad = regs.Vecs("quad", lanes.per_group()), t = regs.Vecs("t", lanes.per_group());
     for (int g = 0; g < 8; ++g) {
       at.touch(offset + g * 64, 64);
-      LoadDwords(raw, at.w, offset + g * 64);
-      for (int i = 0; i < 4; ++i) {
-        for (int j = 0; j < lanes.per_group(); ++j) {
-          if (i > 0) lanes.ShiftDown(t[j], raw[j], 8 * i);
-          if (i < 3) lanes.And(t[j], i == 0 ? raw[j] : t[j], low[0]);
-        }
-        Dequantise(t, s);
-        sink(4 * g + i, group * lanes.per_group(), List(t));
-      }
+      LoadDwords(quad, at.w, offset + g * 64);
+      Four(quad, t, s, 4 * g, group, sink);
     }
   }
 };

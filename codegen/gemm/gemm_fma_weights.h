@@ -20,7 +20,7 @@ struct WeightCursor {
   int x_step = 0;      // bytes of x for one k
   Xbyak::Reg64 inner;  // counts sub-blocks
   int table = 0;       // kWeightTableBytes at rsp + table, for the scales of both groups of a k block
-  // Called while emitting with each range of offsets from w that the code after it reads, ascending.
+  // Called while emitting with each range of offsets from w that the code after it reads.
   std::function<void(int offset, int bytes)> touch = [](int, int) {};
 };
 inline constexpr int kWeightTableBytes = 2 * 8 * 2 * 64;

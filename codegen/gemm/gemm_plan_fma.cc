@@ -13,6 +13,14 @@ namespace {
 // the next so many rows costs less than 1%.
 constexpr int64_t kMostRows = 504;
 
+constexpr int kRowBytes = kPanelColumns * 4;  // of the sums, and of one unpacked k
+
+// k's whose unpacked rows take `bytes`: whole units, at least one.
+int64_t BlockOf(DType w, int64_t bytes) {
+  const int64_t unit = std::max(32, WeightUnit(w));
+  return std::max(unit, bytes / kRowBytes / unit * unit);
+}
+
 bool IsWeight(DType w) { return w != DType::kI32 && w != DType::kQ8Act; }
 
 // Vector registers of the stream shape: sums, weights on their way, broadcast activations.
@@ -32,10 +40,25 @@ double UnpackInstructions(DType w) {
     case DType::kQ5_1:
     case DType::kQ5_K:
     case DType::kQ6_K:
-      return 6.5;
+      return 4.5;
     default:
-      return 4;
+      return 3.5;
   }
+}
+
+// Prefetches of every line, for few rows. Where a row or two of f32 or bf16 pairs leave the loads time to run ahead,
+// the hardware follows the stream at full speed and a prefetch only costs. Elsewhere it gains (EPYC 9005, one thread,
+// share of an ascending read at 42 GB/s, without and with): bf16 dot 4 rows 91 -> 96%, 8 rows 80 -> 94%; f16 1 row 86
+// -> 98%; q4_k 1 row 30 -> 43%; AVX2 f32 4 rows 53 -> 87%. T1 further ahead is better than T0 only for 7 and 8 rows of
+// a stream that needs no unpacking; the panel shape has to be a k block ahead.
+void SetFewRowsPrefetch(DType w, const FloatOps& ops, int rows, GemmPlan* plan) {
+  const bool direct = w == DType::kF32;
+  if (direct && rows <= (ops.wide ? 2 : 1)) return;
+  const bool stream = plan->scratch_bytes == 0;
+  const bool far = direct && ops.wide && rows >= 7;
+  plan->prefetch = far ? PrefetchHint::kT1 : PrefetchHint::kT0;
+  plan->prefetch_distance = far || !stream ? 8192 : 4096;
+  plan->prefetch_every = 64;
 }
 
 }  // namespace
@@ -72,7 +95,6 @@ GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOp
   const DType w = ReadAs(desc, ops);
   const int registers = ops.wide ? 32 : 16;
   const int lanes = ops.wide ? 16 : 8;
-  constexpr int kRowBytes = kPanelColumns * 4;
   GemmPlan plan;
   // Two multiply ports, four vector ports.
   const double multiply = static_cast<double>(steps) / lanes * 0.5;
@@ -80,6 +102,7 @@ GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOp
   if (desc.rows > 0 && StreamVectors(desc, ops) <= registers) {
     plan.tile_rows = desc.rows;
     plan.k_block = WeightUnit(w);
+    SetFewRowsPrefetch(w, ops, desc.rows, &plan);
     plan.cost = multiply + unpack / desc.rows;
     return plan;
   }
@@ -88,17 +111,18 @@ GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOp
     // The unpacked block goes through L1.
     plan.tile_rows = desc.rows <= most_tile_rows ? desc.rows : (desc.rows + 1) / 2;
     plan.m_block = desc.rows;
-    plan.k_block = std::max<int64_t>(WeightUnit(w), target.l1d_bytes / 4 / kRowBytes / 32 * 32);
+    plan.k_block = BlockOf(w, target.l1d_bytes / 4);
     plan.cost = multiply + unpack / desc.rows;
   } else {
     // Half of L2 for the block of the panel, the rest for A and the sums.
     plan.tile_rows = most_tile_rows;
     plan.m_block = kMostRows;
-    plan.k_block = std::max<int64_t>(256, target.l2_bytes / 2 / kRowBytes / 256 * 256);
+    plan.k_block = BlockOf(w, target.l2_bytes / 2);
     plan.cost = multiply + unpack / 64;
   }
   plan.k_block = std::min(plan.k_block, steps);
   plan.scratch_bytes = (plan.m_block + (w == DType::kF32 ? 0 : plan.k_block)) * kRowBytes;
+  if (desc.rows > 0) SetFewRowsPrefetch(w, ops, desc.rows, &plan);
   return plan;
 }
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "codegen/gemm/gemm_vnni.h"
+#include "codegen/gemm/gemm_vnni_tile.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/rows/q8_layout.h"
 
@@ -11,19 +11,23 @@ namespace {
 
 // Offsets of rows and panels are immediate operands and displacements of 32 bits.
 constexpr int64_t kMaxOffset = std::numeric_limits<int32_t>::max() / 2;
+// Rows that go over one block of k where k is blocked: whole tiles of 4 and of 6.
+constexpr int64_t kBlockRows = 120;
 
 absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
   if (target.isa < Isa::kAvx512Vnni) {
     return FailedPrecondition("gemm avx512_vnni: the target has {} only", Name(target.isa));
   }
   if (desc.a != DType::kQ8Act) return Unimplemented("gemm avx512_vnni: activations are {}, not q8act", Name(desc.a));
-  if (!IsQuantized(desc.w)) return Unimplemented("gemm avx512_vnni: weights are {}, not a block encoding", Name(desc.w));
+  if (!IsQuantized(desc.w))
+    return Unimplemented("gemm avx512_vnni: weights are {}, not a block encoding", Name(desc.w));
   if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
     return InvalidArgument("gemm: n = {} is not a positive multiple of {}", desc.n, kPanelColumns);
   }
   const int block = Info(desc.w).block_elems;
   if (desc.k <= 0 || desc.k % block != 0) {
-    return InvalidArgument("gemm: k = {} is not a positive multiple of {}, the block of {}", desc.k, block, Name(desc.w));
+    return InvalidArgument("gemm: k = {} is not a positive multiple of {}, the block of {}", desc.k, block,
+                           Name(desc.w));
   }
   if (desc.rows < 0 || desc.rows > kMaxFewRows) {
     return InvalidArgument("gemm: rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
@@ -31,13 +35,13 @@ absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
   const int64_t columns = desc.epilogue.silu_mul ? desc.n / 2 : desc.n;
   // One row needs no stride.
   if (desc.rows != 1 && (desc.lda_bytes < Q8Layout{desc.k}.row_bytes() || desc.ldc_bytes < 4 * columns)) {
-    return InvalidArgument("gemm: rows of {} and {} bytes are too short for k = {}, n = {}", desc.lda_bytes, desc.ldc_bytes,
-                           desc.k, desc.n);
+    return InvalidArgument("gemm: rows of {} and {} bytes are too short for k = {}, n = {}", desc.lda_bytes,
+                           desc.ldc_bytes, desc.k, desc.n);
   }
-  if (desc.lda_bytes * kMaxFewRows + Q8Layout{desc.k}.row_bytes() > kMaxOffset || desc.ldc_bytes * kMaxFewRows > kMaxOffset ||
-      PanelBytes(desc.w, desc.k) > kMaxOffset) {
-    return Unimplemented("gemm avx512_vnni: k = {}, rows of {} and {} bytes exceed 32-bit offsets", desc.k, desc.lda_bytes,
-                         desc.ldc_bytes);
+  if (desc.lda_bytes * kBlockRows + Q8Layout{desc.k}.row_bytes() > kMaxOffset ||
+      desc.ldc_bytes * kBlockRows > kMaxOffset || PanelBytes(desc.w, desc.k) > kMaxOffset) {
+    return Unimplemented("gemm avx512_vnni: k = {}, rows of {} and {} bytes exceed 32-bit offsets", desc.k,
+                         desc.lda_bytes, desc.ldc_bytes);
   }
   return absl::OkStatus();
 }
@@ -46,10 +50,10 @@ absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
 int Multiplications(const VnniWeights& w) { return 8 + (w.minimum || w.halves() ? 3 : 2); }
 
 // Measured with the weights in memory, alternated with an ascending reader, 1 and 2 threads (8192 x 3072, share of the
-// reader's speed). Cores with 48 KiB of L1 data: EPYC, Zen 5: every line into L1, 8 KiB ahead, is best for all encodings
-// and 1 to 8 rows (one row 94-103%, without 43-90%; 2 threads 100%). With 32 KiB: EPYC, Zen 4: there dense prefetch costs
-// one row 5-30%, and the streamer alone suffices but for the long superblocks of K-quants, where one line in six
-// gains up to 17 points; from two rows on every line into L2 is best.
+// reader's speed). Cores with 48 KiB of L1 data: EPYC, Zen 5: every line into L1, 8 KiB ahead, is best for all
+// encodings and 1 to 8 rows (one row 94-103%, without 43-90%; 2 threads 100%). With 32 KiB: EPYC, Zen 4: there dense
+// prefetch costs one row 5-30%, and the streamer alone suffices but for the long superblocks of K-quants, where one
+// line in six gains up to 17 points; from two rows on every line into L2 is best.
 void ChoosePrefetch(const GemmDesc& desc, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
   plan->prefetch_distance = 8192;
   plan->prefetch_every = 64;
@@ -66,13 +70,15 @@ void ChoosePrefetch(const GemmDesc& desc, const VnniWeights& weights, const Targ
   }
 }
 
-// An unpacked k block takes at most 5/8 of L1; the rest is for activations, sums, and what streams by. Rows go over it in
-// blocks of 120 (whole tiles of 4 and of 6), whose sums are 15 KiB.
+// The unpacked panel is read again for each tile of rows: from L2, as fast as from L1 (512 rows, k = 1536 and 8960 on
+// Zen 5: blocks of 384 to 768 that stay in L1 gain at most a point, or lose three), but not from L3. So k is blocked
+// only where the panel would fill more than half of L2; blocks of 120 rows then use a block from L2 twenty times or
+// more, and their sums are 15 KiB.
 void BlockDepth(int64_t blocks, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
-  const int64_t most = std::max<int64_t>(1, target.l1d_bytes * 5 / 8 / VnniUnpackedBytes(weights));
+  const int64_t most = std::max<int64_t>(1, target.l2_bytes / 2 / VnniUnpackedBytes(weights));
   const int64_t parts = (blocks + most - 1) / most;
   plan->k_block = 32 * ((blocks + parts - 1) / parts);
-  plan->m_block = parts == 1 ? 0 : 120;
+  plan->m_block = parts == 1 ? 0 : kBlockRows;
 }
 
 }  // namespace
@@ -94,7 +100,9 @@ absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& ta
     plan.cost = cycles_a_row + static_cast<double>(blocks) * 12 / kGroupColumns / desc.rows;
     return plan;
   }
-  // int32 and f32 sums of a tile are registers: 24 of 32 for 6 x 2, and with two int32 sums for the halves of q6_k 24 for 4 x 2.
+  // int32 and f32 sums of a tile are registers: 24 of 32 for 6 x 2, and with two int32 sums for the halves of q6_k 24
+  // for 4 x 2. Zen 5, 512 x 576 and 512 x 1536, k = 1536: 66-73% of the speed of vpdpbusd alone (q6_k 61-63%), where
+  // the multiplications of the scales leave 80% (8 of 10), with minimum or halves 73%. 5 x 2, 4 x 2, 7 x 2 are slower.
   plan.tile_rows = weights.halves() ? 4 : 6;
   plan.broadcast_a = true;
   BlockDepth(blocks, weights, target, &plan);

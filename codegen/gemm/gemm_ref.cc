@@ -27,9 +27,7 @@ std::vector<ColumnBlock> Blocks(const GemmDesc& desc, const std::byte* w, int64_
   return blocks;
 }
 
-bool HasMinimum(DType w) {
-  return w == DType::kQ4_1 || w == DType::kQ5_1 || w == DType::kQ4_K || w == DType::kQ5_K;
-}
+bool HasMinimum(DType w) { return w == DType::kQ4_1 || w == DType::kQ5_1 || w == DType::kQ4_K || w == DType::kQ5_K; }
 
 float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<ColumnBlock>& blocks) {
   const Q8Layout layout{desc.k};
@@ -42,7 +40,8 @@ float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<Column
     }
     const auto sa = At<float>(row + layout.scale_offset(), block);
     if (desc.w == DType::kQ6_K) {
-      const float t = std::fma(static_cast<float>(dot[1]), blocks[b].scale[1], static_cast<float>(dot[0]) * blocks[b].scale[0]);
+      const float t =
+          std::fma(static_cast<float>(dot[1]), blocks[b].scale[1], static_cast<float>(dot[0]) * blocks[b].scale[0]);
       acc = std::fma(t, sa, acc);
       continue;
     }
@@ -93,8 +92,8 @@ void GemmRef(const GemmDesc& desc, const GemmArgs& args, int64_t n0, int64_t n1,
     for (size_t m = 0; m < rows; ++m) {
       const int64_t at = (m0 + static_cast<int64_t>(m)) * desc.ldc_bytes + p * columns * 4;
       float* c = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(args.c) + at);
-      const auto* residual =
-          reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(args.residual) + (epilogue.residual ? at : 0));
+      const auto* residual = reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(args.residual) +
+                                                            (epilogue.residual ? at : 0));
       for (int64_t j = 0; j < columns; ++j) {
         const float* sum = &sums[m * kPanelColumns + static_cast<size_t>(j)];
         float v = epilogue.silu_mul ? Silu(sum[0]) * sum[kGroupColumns] : sum[0];

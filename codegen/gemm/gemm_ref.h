@@ -13,7 +13,8 @@ namespace xjit {
 // kF32, kBF16: the products a[k] * value(w[k]) are summed in double, in ascending k, and rounded once.
 //
 // kQ8Act: for each block of 32 k in ascending order, with i the exact int32 dot product of the block, sa the activation
-// scale, ssum = scaled_sum of the block, and scale, add as ColumnBlock has them, in f32 with the fused operations as written:
+// scale, ssum = scaled_sum of the block, and scale, add as ColumnBlock has them, in f32 with the fused operations as
+// written:
 //   acc = fma(f32(i) * sa, scale, acc);  if the encoding has a minimum: acc = fma(ssum, add, acc)
 //   q6_k, i0 and i1 the dot products of its halves:  acc = fma(fma(f32(i1), scale[1], f32(i0) * scale[0]), sa, acc)
 // Kernels with the same operations give the same bits up to the epilogue's SiLU.

@@ -45,18 +45,26 @@ VnniWeights VnniWeightsOf(DType encoding) {
   return w;
 }
 
-int VnniUnpackedBytes(const VnniWeights& weights) { return 1024 + 128 + (weights.minimum || weights.halves() ? 128 : 0); }
+namespace {
 
-VnniUnpacker::VnniUnpacker(const VnniWeights& weights, Emitter& e, Regs& regs)
+// f16 factors in front of a K-quant's parts: d and dmin, or d.
+int SuperScales(const VnniWeights& weights) {
+  if (weights.scale == VnniWeights::Scale::kSixBit) return 2;
+  return weights.scale == VnniWeights::Scale::kByteOfHalf ? 1 : 0;
+}
+
+}  // namespace
+
+VnniUnpacker::VnniUnpacker(const VnniWeights& weights, bool keep, Emitter& e, Regs& regs)
     : weights_(weights),
       e_(e),
       w_(regs.Vecs("weights", 8)),
       scale_(regs.Vecs("scale", weights.halves() ? 2 : 1)),
       minimum_(regs.Vecs("minimum", weights.minimum ? 1 : 0)),
-      super_(regs.Vecs("super", weights.scale == VnniWeights::Scale::kSixBit       ? 2
-                                : weights.scale == VnniWeights::Scale::kByteOfHalf ? 1
-                                                                                   : 0)),
-      mask_(regs.Vecs("mask", weights.bits == 8 ? 0 : 1)) {}
+      super_(regs.Vecs("super", SuperScales(weights))),
+      mask_(regs.Vecs("mask", weights.bits == 8 ? 0 : 1)),
+      words_(regs.Vecs("words", keep && weights.scale == VnniWeights::Scale::kSixBit ? 3 : 0)),
+      high_(regs.Vecs("high", keep && (weights.bits == 5 || weights.bits == 6) ? 1 : 0)) {}
 
 Xbyak::Address VnniUnpacker::Dword(uint32_t bits) { return e_.ptr_b[e_.ConstLabel32(bits)]; }
 
@@ -66,6 +74,7 @@ void VnniUnpacker::Setup() {
 
 void VnniUnpacker::Header(const RegExp& group) {
   for (size_t i = 0; i < super_.size(); ++i) e_.vcvtph2ps(super_.Z(i), e_.yword[group + 32 * i]);
+  for (size_t i = 0; i < words_.size(); ++i) e_.vmovdqu32(words_.Z(i), e_.ptr[group + (64 + 64 * i)]);
 }
 
 void VnniUnpacker::Part(const RegExp& group, int part, const Zmm& temp) {
@@ -96,37 +105,50 @@ void VnniUnpacker::Part(const RegExp& group, int part, const Zmm& temp) {
     e_.vpsrlw(weights(g + 4), weights(g + 4), 4);
     e_.vpandd(weights(g + 4), weights(g + 4), mask_.Z());
   }
-  // Bits above the nibble: shifted into place from memory (a shift by 0 is a load), masked and or-ed in one ternlog:
-  // w | (t & mask), truth table 0xf8.
-  const int plane = weights_.bits - 4;  // bits of a weight in the high planes
-  for (int g = 0; g < 8 && plane > 0; ++g) {
-    const int per_plane = 8 / plane;
-    const auto high = e_.ptr[data + 256 + 64 * (g / per_plane)];
-    const int shift = 4 - plane * (g % per_plane);
-    if (shift > 0) e_.vpslld(temp, high, static_cast<uint8_t>(shift));
-    if (shift < 0) e_.vpsrld(temp, high, static_cast<uint8_t>(-shift));
-    if (shift == 0) e_.vmovdqu32(temp, high);
-    e_.vpternlogd(weights(g), temp, Dword(plane == 1 ? 0x10101010 : 0x30303030), 0xf8);
+  if (weights_.bits > 4) HighBits(data + 256, temp);
+}
+
+// Bits above the nibble: shifted into place, masked and or-ed in one ternlog, w | (t & mask): truth table 0xf8.
+void VnniUnpacker::HighBits(const RegExp& high, const Zmm& temp) {
+  const int bits = weights_.bits - 4, per_plane = 8 / bits;
+  const auto mask = Dword(bits == 1 ? 0x10101010 : 0x30303030);
+  for (int g = 0; g < 8; ++g) {
+    const auto plane = e_.ptr[high + 64 * (g / per_plane)];
+    if (high_.size() > 0 && g % per_plane == 0) e_.vmovdqu32(high_.Z(), plane);
+    const int shift = 4 - bits * (g % per_plane);
+    const auto place = [&](const Xbyak::Operand& from) {
+      if (shift > 0) e_.vpslld(temp, from, static_cast<uint8_t>(shift));
+      if (shift < 0) e_.vpsrld(temp, from, static_cast<uint8_t>(-shift));
+      if (shift == 0) e_.vmovdqu32(temp, from);
+    };
+    if (high_.size() > 0) {
+      place(high_.Z());
+    } else {
+      place(plane);
+    }
+    e_.vpternlogd(weights(g), temp, mask, 0xf8);
+  }
+}
+
+void VnniUnpacker::ShiftedWord(const Zmm& dst, const RegExp& group, int word, int shift) {
+  if (words_.size() > 0) {
+    e_.vpsrld(dst, words_.Z(static_cast<size_t>(word)), static_cast<uint8_t>(shift));
+  } else {
+    e_.vpsrld(dst, e_.ptr[group + (64 + 64 * word)], static_cast<uint8_t>(shift));
   }
 }
 
 // The 6-bit fields of q4_k and q5_k (pack.h, `scales`).
 void VnniUnpacker::SixBit(const RegExp& group, int part, const Zmm& temp) {
-  const RegExp words = group + 64;
   const auto field = [&](const Zmm& x, int word, int bit) {
-    if (bit > 0) {
-      e_.vpsrld(x, e_.ptr[words + 64 * word], static_cast<uint8_t>(bit));
-      e_.vpandd(x, x, Dword(63));
-    } else {
-      e_.vmovdqu32(x, e_.ptr[words + 64 * word]);
-      e_.vpandd(x, x, Dword(63));
-    }
+    ShiftedWord(x, group, word, bit);
+    e_.vpandd(x, x, Dword(63));
   };
   if (part < 5) field(scale(), 0, 6 * part);
   if (part >= 5) field(scale(), 1, 6 * (part - 5));
   if (part < 2) field(minimum(), 1, 18 + 6 * part);
   if (part >= 2 && part < 7) field(minimum(), 2, 6 * (part - 2));
-  if (part == 7) MinimumOf7(words, temp);
+  if (part == 7) MinimumOf7(group, temp);
   e_.vcvtdq2ps(scale(), scale());
   e_.vcvtdq2ps(minimum(), minimum());
   e_.vmulps(scale(), scale(), super_.Z(0));
@@ -134,16 +156,16 @@ void VnniUnpacker::SixBit(const RegExp& group, int part, const Zmm& temp) {
 }
 
 // Two bits from the top of each word.
-void VnniUnpacker::MinimumOf7(const RegExp& words, const Zmm& temp) {
-  e_.vpsrld(minimum(), e_.ptr[words], 30);
+void VnniUnpacker::MinimumOf7(const RegExp& group, const Zmm& temp) {
+  ShiftedWord(minimum(), group, 0, 30);
   for (int word = 1; word < 3; ++word) {
-    e_.vpsrld(temp, e_.ptr[words + 64 * word], static_cast<uint8_t>(30 - 2 * word));
+    ShiftedWord(temp, group, word, 30 - 2 * word);
     e_.vpternlogd(minimum(), temp, Dword(3u << 2 * word), 0xf8);
   }
 }
 
-void VnniEpilogue::Row(const Zmm& sum0, const Zmm& sum1, const Zmm (&temp)[3], const Xbyak::Reg64& bias, const RegExp& c,
-                       const RegExp& residual) {
+void VnniEpilogue::Row(const Zmm& sum0, const Zmm& sum1, const Zmm (&temp)[3], const Xbyak::Reg64& bias,
+                       const RegExp& c, const RegExp& residual) {
   if (desc_.epilogue.bias) {
     e_.vaddps(sum0, sum0, e_.ptr[bias]);
     e_.vaddps(sum1, sum1, e_.ptr[bias + 64]);

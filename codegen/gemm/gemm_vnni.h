@@ -18,16 +18,16 @@ namespace xjit {
 // Where the parts of a packed k block are, and how a weight becomes a u8 (pack.h).
 struct VnniWeights {
   enum class Scale : uint8_t {
-    kHalf,         // f16 d, or d and m, in front of each 32 k
-    kSixBit,       // q4_k, q5_k
-    kByteOfHalf,   // q6_k: an i8 for each 16 k
+    kHalf,        // f16 d, or d and m, in front of each 32 k
+    kSixBit,      // q4_k, q5_k
+    kByteOfHalf,  // q6_k: an i8 for each 16 k
   };
-  int parts = 0;        // blocks of 32 k in a packed k block: 1 or 8
-  int group_bytes = 0;  // 16 columns of a packed k block
-  int part0 = 0;        // from the group to the data of part 0
-  int part_bytes = 0;   // from part to part
-  int bits = 0;         // of a weight: 4, 5, 6 or 8
-  int offset_log2 = 0;  // the u8 is the value plus 2^offset_log2; 0: no offset
+  int parts = 0;                  // blocks of 32 k in a packed k block: 1 or 8
+  int group_bytes = 0;            // 16 columns of a packed k block
+  int part0 = 0;                  // from the group to the data of part 0
+  int part_bytes = 0;             // from part to part
+  int bits = 0;                   // of a weight: 4, 5, 6 or 8
+  int offset_log2 = 0;            // the u8 is the value plus 2^offset_log2; 0: no offset
   bool minimum = false;           // values are scale * q plus something
   bool minimum_negative = false;  // ... minus
   Scale scale = Scale::kHalf;
@@ -38,10 +38,12 @@ struct VnniWeights {
 // Of a quantised encoding.
 VnniWeights VnniWeightsOf(DType encoding);
 
-// Emits the unpacking of 16 columns. Registers are allocated from `regs` and live as long as the object.
+// Emits the unpacking of 16 columns. Registers are allocated from `regs` and live as long as the object: at most 14,
+// and 4 more to `keep` what several parts, or several weights of a part, need: then every line is read once, in
+// ascending order, which is what hardware prefetchers follow best.
 class VnniUnpacker {
  public:
-  VnniUnpacker(const VnniWeights& weights, Emitter& e, Regs& regs);
+  VnniUnpacker(const VnniWeights& weights, bool keep, Emitter& e, Regs& regs);
 
   // Once, before everything else: constants.
   void Setup();
@@ -59,12 +61,16 @@ class VnniUnpacker {
 
  private:
   void SixBit(const Xbyak::RegExp& group, int part, const Xbyak::Zmm& temp);
-  void MinimumOf7(const Xbyak::RegExp& words, const Xbyak::Zmm& temp);
+  void MinimumOf7(const Xbyak::RegExp& group, const Xbyak::Zmm& temp);
+  // dst = dwords >> shift of a word of the scales.
+  void ShiftedWord(const Xbyak::Zmm& dst, const Xbyak::RegExp& group, int word, int shift);
+  void HighBits(const Xbyak::RegExp& high, const Xbyak::Zmm& temp);
   Xbyak::Address Dword(uint32_t bits);  // broadcast
 
   const VnniWeights weights_;
   Emitter& e_;
   Regs::VecList w_, scale_, minimum_, super_, mask_;
+  Regs::VecList words_, high_;  // if kept: the scales of q4_k and q5_k; a plane of high bits
 };
 
 // A Q8Act row record's arrays (codegen/rows/q8_layout.h), addressed from the row's start and the index of a block.
@@ -94,9 +100,5 @@ class VnniEpilogue {
 
 absl::Status EmitGemmVnniFew(const GemmDesc& desc, const GemmPlan& plan, Emitter& e);
 absl::Status EmitGemmVnniMany(const GemmDesc& desc, const GemmPlan& plan, Emitter& e);
-
-// Bytes of scratch for one unpacked block of 32 k x 32 columns: u8[8][2][16][4], then f32 scale[2][16], then (where
-// there is one) the minimum or the second half's scale, f32[2][16].
-int VnniUnpackedBytes(const VnniWeights& weights);
 
 }  // namespace xjit

@@ -98,8 +98,7 @@ void PackBF16(int64_t k, std::span<const std::byte* const> rows, int64_t panel_b
 }
 
 void UnpackBF16(int64_t k, const std::byte* packed, int64_t n, float* out) {
-  const std::byte* p =
-      packed + n / kPanelColumns * PanelBytes(DType::kBF16, k) + n % kPanelColumns * 4;
+  const std::byte* p = packed + n / kPanelColumns * PanelBytes(DType::kBF16, k) + n % kPanelColumns * 4;
   for (int64_t i = 0; i < k; ++i) {
     uint16_t h;
     std::memcpy(&h, p + i / 2 * 128 + i % 2 * 2, 2);
@@ -169,8 +168,7 @@ void UnpackColumn(DType encoding, int64_t k, const std::byte* packed, int64_t n,
   Dispatch(encoding, [&]<typename Block>() { UnpackColumnOf<Block>(k, packed, n, out); });
 }
 
-void UnpackColumnBlock(DType encoding, int64_t k, const std::byte* packed, int64_t n, int64_t block,
-                       ColumnBlock* out) {
+void UnpackColumnBlock(DType encoding, int64_t k, const std::byte* packed, int64_t n, int64_t block, ColumnBlock* out) {
   Dispatch(encoding, [&]<typename Block>() {
     if constexpr (Quantized<Block>) {
       constexpr int kParts = Block::kElems / 32;

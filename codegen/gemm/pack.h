@@ -10,9 +10,9 @@
 //   q4_1  (32 k)   f16 d[16]; f16 m[16]; nibbles                                            value d * q + m
 //   q5_0  (32 k)   f16 d[16]; nibbles; high1                                                value d * (q - 16)
 //   q5_1  (32 k)   f16 d[16]; f16 m[16]; nibbles; high1                                     value d * q + m
-//   q4_k  (256 k)  f16 d[16]; f16 dmin[16]; u32 scales[3][16]; 8 x { nibbles }              value (d*sc) * q - (dmin*mn)
+//   q4_k  (256 k)  f16 d[16]; f16 dmin[16]; u32 scales[3][16]; 8 x { nibbles }              value d*sc * q - dmin*mn
 //   q5_k  (256 k)  f16 d[16]; f16 dmin[16]; u32 scales[3][16]; 8 x { nibbles; high1 }       value as q4_k
-//   q6_k  (256 k)  f16 d[16]; 8 x { i8 sc[2][16] (k < 16, k >= 16); nibbles; high2 }        value (d*sc) * (q - 32)
+//   q6_k  (256 k)  f16 d[16]; 8 x { i8 sc[2][16] (k < 16, k >= 16); nibbles; high2 }        value d*sc * (q - 32)
 // nibbles: u8[4][16][4], byte (g, c, i): k = 4g+i in the low four bits, k = 4(g+4)+i in the high.
 // high1:   u8[16][4], bit g of byte (c, i) is bit 4 of k = 4g+i, g = 0..7.
 // high2:   u8[2][16][4], bits 2g and 2g+1 of byte (p, c, i) are bits 4 and 5 of k = 4(4p+g)+i, g = 0..3.
@@ -48,7 +48,8 @@ void PackPanels(DType encoding, int64_t k, std::span<const std::byte* const> row
 // (a column of zeros gives zeros, of either sign). `packed` is the start of panel 0.
 void UnpackColumn(DType encoding, int64_t k, const std::byte* packed, int64_t n, float* out);
 
-// 32 values of a packed column of a quantised encoding as they are computed with: value k is scale[k / 16] * q[k] + add.
+// 32 values of a packed column of a quantised encoding as they are computed with: value k is scale[k / 16] * q[k] +
+// add.
 struct ColumnBlock {
   int8_t q[32];    // offset (128, 8, 16, 32) already taken off
   float scale[2];  // equal but for q6_k

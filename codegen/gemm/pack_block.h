@@ -206,8 +206,8 @@ struct KBlock {
       a = lo;
     }
     for (int j = 7; j >= 0; --j) {
-      Store(out + j * kPart,
-            static_cast<uint32_t>(_mm_movemask_epi8(a)) | static_cast<uint32_t>(_mm_movemask_epi8(b)) << 16);
+      Store(out + j * kPart, static_cast<uint32_t>(_mm_movemask_epi8(a)) | static_cast<uint32_t>(_mm_movemask_epi8(b))
+                                                                               << 16);
       a = _mm_add_epi8(a, a);
       b = _mm_add_epi8(b, b);
     }
@@ -294,7 +294,7 @@ struct PackBlockQ6_K {
         }
       }
     }
-    for (int h = 0; h < 2; ++h) {         // halves of 128 elements
+    for (int h = 0; h < 2; ++h) {          // halves of 128 elements
       for (int odd = 0; odd < 2; ++odd) {  // 32 bytes of ql: part 4h + odd low, 4h + odd + 2 high
         __m128i low[4], high[4];
         for (int c = 0; c < 4; ++c) SplitNibbles(src[c] + 64 * h + 32 * odd, &low[c], &high[c]);

@@ -15,7 +15,8 @@ absl::Status Emit(const EltwiseDesc& desc, const EltwisePlan& plan, Emitter& e) 
   const bool binary = desc.op != EltwiseOp::kSilu;
   const bool silu = desc.op == EltwiseOp::kSilu || desc.op == EltwiseOp::kSiluMul;
   Regs regs(wide ? 32 : 16);
-  const auto a = regs.Gpr("a"), b = regs.Gpr("b"), y = regs.Gpr("y"), rows = regs.Gpr("rows"), index = regs.Gpr("index");
+  const auto a = regs.Gpr("a"), b = regs.Gpr("b"), y = regs.Gpr("y"), rows = regs.Gpr("rows"),
+             index = regs.Gpr("index");
   const auto address = [&](const Xbyak::Reg64& pointer, size_t field, int64_t stride) {
     e.mov(pointer, e.ptr[e.arg_args + field]);
     if (stride == 0) return;
@@ -64,7 +65,9 @@ absl::Status Emit(const EltwiseDesc& desc, const EltwisePlan& plan, Emitter& e) 
 
 }  // namespace
 
-absl::Status EmitEltwise512(const EltwiseDesc& desc, const EltwisePlan& plan, Emitter& e) { return Emit(desc, plan, e); }
+absl::Status EmitEltwise512(const EltwiseDesc& desc, const EltwisePlan& plan, Emitter& e) {
+  return Emit(desc, plan, e);
+}
 absl::Status EmitEltwise2(const EltwiseDesc& desc, const EltwisePlan& plan, Emitter& e) { return Emit(desc, plan, e); }
 
 }  // namespace xjit

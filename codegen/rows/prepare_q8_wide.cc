@@ -12,8 +12,8 @@ using Xbyak::Zmm;
 
 namespace {
 
-// zmm dword k of the result = dword k % 4 of 128-bit lane k / 4 transposed: four vectors packed within lanes come out in
-// their order.
+// zmm dword k of the result = dword k % 4 of 128-bit lane k / 4 transposed: four vectors packed within lanes come out
+// in their order.
 constexpr uint32_t kLanesToOrder[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
 
 constexpr int kBlockBytes = kQ8Block * 4;  // of x

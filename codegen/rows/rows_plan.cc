@@ -52,7 +52,9 @@ absl::StatusOr<PreparePlan> PlanPrepare(const PrepareDesc& desc, int lanes) {
   }
   // Vector operations of a vector of columns at two a cycle: counted from the emitters.
   const double vectors = static_cast<double>(desc.cols) / lanes;
-  const double norm_ops = desc.norm ? 4 : 0, convert_ops = desc.out == DType::kQ8Act ? 9 : desc.out == DType::kBF16 ? 3 : 2;
+  const double norm_ops = desc.norm ? 4 : 0, convert_ops = desc.out == DType::kQ8Act  ? 9
+                                                           : desc.out == DType::kBF16 ? 3
+                                                                                      : 2;
   plan.cost = 40 + (desc.norm ? 60 : 0) + vectors * (norm_ops + convert_ops) / 2;
   return plan;
 }
@@ -104,9 +106,7 @@ absl::StatusOr<PreparePlan> PlanPrepare512(const PrepareDesc& desc, const Target
   return plan;
 }
 
-absl::StatusOr<PreparePlan> PlanPrepare2(const PrepareDesc& desc, const TargetInfo&) {
-  return PlanPrepare(desc, 8);
-}
+absl::StatusOr<PreparePlan> PlanPrepare2(const PrepareDesc& desc, const TargetInfo&) { return PlanPrepare(desc, 8); }
 
 absl::StatusOr<EltwisePlan> PlanEltwise512(const EltwiseDesc& desc, const TargetInfo&) { return PlanEltwise(desc, 16); }
 absl::StatusOr<EltwisePlan> PlanEltwise2(const EltwiseDesc& desc, const TargetInfo&) { return PlanEltwise(desc, 8); }

@@ -26,7 +26,9 @@ struct Ids : xjit_text_ids {
   Ids(const Ids&) = delete;
   Ids& operator=(const Ids&) = delete;
   ~Ids() { xjit_text_ids_free(this); }
-  std::vector<uint32_t> vec() const { return size ? std::vector<uint32_t>(data, data + size) : std::vector<uint32_t>(); }
+  std::vector<uint32_t> vec() const {
+    return size ? std::vector<uint32_t>(data, data + size) : std::vector<uint32_t>();
+  }
 };
 
 Error MakeError(int status, const Buffer& message) { return {static_cast<ErrorKind>(status), message.str()}; }

@@ -48,8 +48,8 @@ class [[nodiscard]] Result {
   Error error_;
 };
 
-// The metadata tokenizer.ggml.* of a GGUF file, as it is there; a value that is missing there is missing here. The views
-// need only last for the call.
+// The metadata tokenizer.ggml.* of a GGUF file, as it is there; a value that is missing there is missing here. The
+// views need only last for the call.
 struct GgufVocabulary {
   std::string_view model;                         // tokenizer.ggml.model: "gpt2" or "llama"
   std::optional<std::string_view> pre;            // tokenizer.ggml.pre: needed for "gpt2"
@@ -141,7 +141,8 @@ class Tokenizer {
   std::unique_ptr<xjit_text_tokenizer, Free> tokenizer_;
 };
 
-// A chat template by itself. May be used from several threads at once.
+// A chat template by itself, which is compiled only: those that come with a tokenizer are also rendered once, on a
+// short dialogue, while it is loaded. May be used from several threads at once.
 class ChatTemplate {
  public:
   // What the template sees as bos_token and so on; one that is missing is undefined there.

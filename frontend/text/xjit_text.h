@@ -1,8 +1,8 @@
 /* Tokenizers, streaming decoding and chat templates: the C interface of the Rust library in src/. C++ code uses the
  * wrapper text.h.
  *
- * Texts are UTF-8, not terminated. Functions with a status give 0, or one of xjit_text_status with a one-line message in
- * *message; nothing else is written then. A buffer or list of ids that was written is the caller's, freed with
+ * Texts are UTF-8, not terminated. Functions with a status give 0, or one of xjit_text_status with a one-line message
+ * in *message; nothing else is written then. A buffer or list of ids that was written is the caller's, freed with
  * xjit_text_buffer_free or xjit_text_ids_free (zeroed ones may be freed too). Tokenizers and templates may be used from
  * several threads at once, a stream from one at a time. No function prints, exits or lets a panic through. */
 #ifndef XJIT_FRONTEND_TEXT_XJIT_TEXT_H_
@@ -124,7 +124,8 @@ bool xjit_text_has_chat_template(const xjit_text_tokenizer* tokenizer);
 int xjit_text_render(const xjit_text_tokenizer* tokenizer, const xjit_text_render_request* request,
                      xjit_text_buffer* out, xjit_text_buffer* message);
 
-/* A template by itself; the tokens are what it sees as bos_token and so on. */
+/* A template by itself, which is compiled only: those that come with a tokenizer are also rendered once while it is
+ * loaded. The tokens are what it sees as bos_token and so on. */
 typedef struct {
   xjit_text_bytes bos, eos, unk, pad;
 } xjit_text_special_tokens;
@@ -138,4 +139,4 @@ void xjit_text_template_free(xjit_text_template* chat_template);
 }
 #endif
 
-#endif  /* XJIT_FRONTEND_TEXT_XJIT_TEXT_H_ */
+#endif /* XJIT_FRONTEND_TEXT_XJIT_TEXT_H_ */

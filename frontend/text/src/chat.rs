@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex};
 /// Steps a rendering may take; about one a template instruction and one for 64 bytes made, so this also bounds memory
 /// (640 MB). A dialogue of a thousand messages takes about a hundred thousand.
 const FUEL: u64 = 10_000_000;
+/// The parser descends once for each prefix operator in a row, without a limit of its own.
+const MAX_OPERATOR_RUN: usize = 1000;
 const NAME: &str = "chat_template";
 
 pub struct ChatTemplate {
@@ -70,11 +72,32 @@ fn without_generation_marks(source: &str) -> String {
     out
 }
 
+/// The most prefix operators (`-`, `+`, `not`) in a row, as far as that can be told without parsing.
+fn longest_operator_run(source: &str) -> usize {
+    let (mut longest, mut run) = (0, 0);
+    let mut rest = source;
+    while let Some(c) = rest.chars().next() {
+        let step = match c {
+            '-' | '+' => 1,
+            'n' if rest.starts_with("not") => 3,
+            _ => 0,
+        };
+        if step > 0 {
+            run += 1;
+            longest = longest.max(run);
+        } else if !c.is_whitespace() {
+            run = 0;
+        }
+        rest = &rest[step.max(c.len_utf8())..];
+    }
+    longest
+}
+
 fn print(out: &mut Output, state: &mut State, value: &Value) -> std::result::Result<(), Error> {
     let plain = matches!(state.auto_escape(), AutoEscape::None);
     match value.kind() {
         ValueKind::Number | ValueKind::Seq | ValueKind::Map if plain && value.as_str().is_none() => {
-            out.write_str(&python::to_str(value)).map_err(|_| Error::from(ErrorKind::WriteFailure))
+            out.write_str(&python::to_str(state, value)?).map_err(|_| Error::from(ErrorKind::WriteFailure))
         }
         _ => escape_formatter(out, state, value),
     }
@@ -100,11 +123,13 @@ fn describe(error: &Error) -> String {
 
 fn failure(error: Error) -> Failure {
     let mut kind = error.kind();
+    let mut detail = error.detail().unwrap_or_default().to_string();
     // An error within a macro or block is the cause, not the call.
     let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {
         if let Some(inner) = cause.downcast_ref::<Error>() {
             kind = inner.kind();
+            detail = inner.detail().unwrap_or_default().to_string();
         }
         source = cause.source();
     }
@@ -118,6 +143,10 @@ fn failure(error: Error) -> Failure {
         | ErrorKind::UnknownMethod
         | ErrorKind::UnknownBlock
         | ErrorKind::UndefinedError => Kind::Template,
+        // Jinja2 has an undefined operand as an error of its own kind.
+        ErrorKind::InvalidOperation if detail.contains("unsupported types") && detail.contains("undefined") => {
+            Kind::Template
+        }
         _ => Kind::Render,
     };
     Failure { kind, message: describe(&error) }
@@ -151,13 +180,12 @@ fn to_value(json: &Json) -> Value {
         },
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(items) => Value::from(items.iter().map(to_value).collect::<Vec<_>>()),
-        Json::Object(fields) => fields.iter().map(|(k, v)| (k.clone(), to_value(v))).collect(),
+        Json::Object(fields) => Value::from_pairs(fields.iter().map(|(k, v)| (k.as_str(), to_value(v)))),
     }
 }
 
 impl ChatTemplate {
-    /// Compiles `source` and renders short dialogues with it: a template that fails on all of them is refused, unless it
-    /// refuses them itself by `raise_exception`.
+    /// Compiles `source`.
     pub fn new(source: &str, tokens: Vec<(String, String)>) -> Result<ChatTemplate> {
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(failure)?;
@@ -168,17 +196,21 @@ impl ChatTemplate {
         env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         env.set_formatter(print);
         env.add_filter("tojson", python::tojson);
-        env.add_filter("string", |value: &Value| match value.is_safe() || value.is_undefined() {
-            true => value.clone(),
-            false => Value::from(python::to_str(value)),
+        env.add_filter("string", |state: &State, value: &Value| match value.is_safe() || value.is_undefined() {
+            true => Ok(value.clone()),
+            false => python::to_str(state, value).map(Value::from),
         });
+        if longest_operator_run(source) > MAX_OPERATOR_RUN {
+            let message = "chat template: too many operators in a row".to_string();
+            return Err(Failure { kind: Kind::Template, message });
+        }
         env.add_template_owned(NAME, without_generation_marks(source)).map_err(failure)?;
-        let template = ChatTemplate { env, tokens };
-        template.probe()?;
-        Ok(template)
+        Ok(ChatTemplate { env, tokens })
     }
 
-    fn probe(&self) -> Result<()> {
+    /// Renders short dialogues: a template that fails on all of them is refused, unless it refuses them itself by
+    /// `raise_exception`. The failure is that of the shortest dialogue.
+    fn probe(&self, tools: Option<&Json>) -> Result<()> {
         let user = json!({"role": "user", "content": "Hello"});
         let assistant = json!({"role": "assistant", "content": "Hello."});
         let system = json!({"role": "system", "content": "Be brief."});
@@ -187,7 +219,7 @@ impl ChatTemplate {
             [json!([user]), json!([user, assistant, user]), json!([system, user, assistant, user]), json!([parts])];
         let mut first = None;
         for messages in &dialogues {
-            let request = Request { messages, tools: None, kwargs: None, add_generation_prompt: true, now: 0 };
+            let request = Request { messages, tools, kwargs: None, add_generation_prompt: true, now: 0 };
             match self.render(&request) {
                 Ok(_) => return Ok(()),
                 Err(Failure { kind: Kind::Raised, .. }) => return Ok(()),
@@ -209,8 +241,8 @@ impl ChatTemplate {
         context.insert("add_generation_prompt".into(), Value::from(request.add_generation_prompt));
         let raise = {
             let raised = raised.clone();
-            move |message: &Value| -> std::result::Result<Value, Error> {
-                let message = python::to_str(message);
+            move |state: &State, message: &Value| -> std::result::Result<Value, Error> {
+                let message = python::to_str(state, message)?;
                 if let Ok(mut slot) = raised.lock() {
                     *slot = Some(message.clone());
                 }
@@ -227,10 +259,12 @@ impl ChatTemplate {
                     context.insert(name.clone(), to_value(value));
                 }
             }
-            Some(_) => return Err(Failure { kind: Kind::Invalid, message: "template variables must be a JSON object".into() }),
+            Some(_) => {
+                return Err(Failure { kind: Kind::Invalid, message: "template variables must be a JSON object".into() })
+            }
         }
         let template = self.env.get_template(NAME).map_err(failure)?;
-        template.render(context.into_iter().collect::<Value>()).map_err(|error| {
+        template.render(Value::from_pairs(context)).map_err(|error| {
             match raised.lock().ok().and_then(|mut slot| slot.take()) {
                 Some(message) => Failure { kind: Kind::Raised, message },
                 None => failure(error),
@@ -255,10 +289,14 @@ impl ChatTemplates {
             let message = format!("chat_template has no template named \"default\" (it has: {})", names.join(", "));
             return Err(Failure { kind: Kind::Invalid, message });
         };
-        Ok(ChatTemplates {
-            default: ChatTemplate::new(default, tokens.to_vec())?,
-            tool_use: find("tool_use").map(|source| ChatTemplate::new(source, tokens.to_vec())).transpose()?,
-        })
+        let default = ChatTemplate::new(default, tokens.to_vec())?;
+        default.probe(None)?;
+        let tool_use = find("tool_use").map(|source| ChatTemplate::new(source, tokens.to_vec())).transpose()?;
+        if let Some(template) = &tool_use {
+            template.probe(Some(&json!([{"type": "function", "function": {"name": "f", "description": "",
+                "parameters": {"type": "object", "properties": {}}}}])))?;
+        }
+        Ok(ChatTemplates { default, tool_use })
     }
 
     pub fn render(&self, request: &Request) -> Result<String> {

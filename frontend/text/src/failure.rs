@@ -52,7 +52,8 @@ pub fn guard<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
                 .cloned()
                 .or_else(|| payload.downcast_ref::<&str>().map(|s| s.to_string()))
                 .unwrap_or_default();
-            let place = info.location().map(|l| format!(" at {}:{}", l.file().rsplit('/').next().unwrap_or(""), l.line()));
+            let place =
+                info.location().map(|l| format!(" at {}:{}", l.file().rsplit('/').next().unwrap_or(""), l.line()));
             PANIC.with(|p| *p.borrow_mut() = text + &place.unwrap_or_default());
         }));
     });

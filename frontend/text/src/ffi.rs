@@ -85,7 +85,11 @@ pub struct Stream {
 /// # Safety
 /// `data` points to `count` values that live as long as the slice, or is null.
 unsafe fn slice<'a, T>(data: *const T, count: usize) -> &'a [T] {
-    if data.is_null() || count == 0 { &[] } else { std::slice::from_raw_parts(data, count) }
+    if data.is_null() || count == 0 {
+        &[]
+    } else {
+        std::slice::from_raw_parts(data, count)
+    }
 }
 
 impl Bytes {
@@ -95,13 +99,21 @@ impl Bytes {
         slice(self.data, self.size)
     }
     unsafe fn optional<'a>(self) -> Option<&'a [u8]> {
-        if self.data.is_null() { None } else { Some(self.get()) }
+        if self.data.is_null() {
+            None
+        } else {
+            Some(self.get())
+        }
     }
     unsafe fn text<'a>(self, what: &str) -> Result<&'a str> {
         std::str::from_utf8(self.get()).or_else(|_| invalid(format!("{what} is not UTF-8")))
     }
     unsafe fn optional_text<'a>(self, what: &str) -> Result<Option<&'a str>> {
-        if self.data.is_null() { Ok(None) } else { self.text(what).map(Some) }
+        if self.data.is_null() {
+            Ok(None)
+        } else {
+            self.text(what).map(Some)
+        }
     }
     unsafe fn json(self, what: &str) -> Result<Option<Json>> {
         match self.optional() {
@@ -139,14 +151,17 @@ unsafe fn status(message: *mut Buffer, f: impl FnOnce() -> Result<()>) -> i32 {
 /// A panic while a file is read is the file's fault as far as its user is concerned.
 fn loading<T>(what: &str, result: Result<T>) -> Result<T> {
     result.map_err(|failure| match failure.kind {
-        Kind::Internal => Failure { kind: Kind::Invalid, message: format!("{what} is not usable: {}", failure.message) },
+        Kind::Internal => {
+            Failure { kind: Kind::Invalid, message: format!("{what} is not usable: {}", failure.message) }
+        }
         _ => failure,
     })
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn xjit_text_buffer_free(buffer: *mut Buffer) {
-    let Buffer { data, size, capacity } = std::mem::replace(&mut *buffer, Buffer { data: std::ptr::null_mut(), size: 0, capacity: 0 });
+    let Buffer { data, size, capacity } =
+        std::mem::replace(&mut *buffer, Buffer { data: std::ptr::null_mut(), size: 0, capacity: 0 });
     if !data.is_null() {
         drop(Vec::from_raw_parts(data, size, capacity));
     }
@@ -154,7 +169,8 @@ pub unsafe extern "C" fn xjit_text_buffer_free(buffer: *mut Buffer) {
 
 #[no_mangle]
 pub unsafe extern "C" fn xjit_text_ids_free(ids: *mut Ids) {
-    let Ids { data, size, capacity } = std::mem::replace(&mut *ids, Ids { data: std::ptr::null_mut(), size: 0, capacity: 0 });
+    let Ids { data, size, capacity } =
+        std::mem::replace(&mut *ids, Ids { data: std::ptr::null_mut(), size: 0, capacity: 0 });
     if !data.is_null() {
         drop(Vec::from_raw_parts(data, size, capacity));
     }
@@ -262,7 +278,12 @@ pub unsafe extern "C" fn xjit_text_token_to_id(tokenizer: *const Tokenizer, toke
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn xjit_text_token(tokenizer: *const Tokenizer, id: u32, spelling: bool, out: *mut Buffer) -> bool {
+pub unsafe extern "C" fn xjit_text_token(
+    tokenizer: *const Tokenizer,
+    id: u32,
+    spelling: bool,
+    out: *mut Buffer,
+) -> bool {
     let Some(token) = (*tokenizer).spelling(id) else { return false };
     set_buffer(out, if spelling { token.into_bytes() } else { (*tokenizer).rule.bytes(&token) });
     true
@@ -338,8 +359,12 @@ pub unsafe extern "C" fn xjit_text_template_new(
     status(message, || {
         let mut variables = vec![];
         let tokens = &*tokens;
-        let named =
-            [("bos_token", tokens.bos), ("eos_token", tokens.eos), ("unk_token", tokens.unk), ("pad_token", tokens.pad)];
+        let named = [
+            ("bos_token", tokens.bos),
+            ("eos_token", tokens.eos),
+            ("unk_token", tokens.unk),
+            ("pad_token", tokens.pad),
+        ];
         for (name, token) in named {
             if let Some(text) = token.optional_text(name)? {
                 variables.push((name.to_string(), text.to_string()));

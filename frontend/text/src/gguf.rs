@@ -7,6 +7,7 @@ use crate::special::Config;
 use crate::tokenizer::Inner;
 use serde::de::DeserializeOwned;
 use serde_json::{json, Value};
+use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 use tokenizers::models::bpe::{BpeBuilder, Vocab};
 use tokenizers::models::ModelWrapper;
@@ -48,6 +49,14 @@ impl<'a> Vocabulary<'a> {
         self.types.get(id).copied().unwrap_or(NORMAL)
     }
 
+    /// A token's text. User-defined pieces have spaces again in place of "▁", as converters mostly write them already.
+    fn text(&self, id: usize) -> String {
+        match self.model == "llama" && self.kind(id) == USER_DEFINED {
+            true => self.tokens[id].replace('▁', " "),
+            false => self.tokens[id].to_string(),
+        }
+    }
+
     fn token(&self, key: &str, id: Option<u32>) -> Result<Option<String>> {
         let Some(id) = id else { return Ok(None) };
         match self.tokens.get(id as usize) {
@@ -62,7 +71,11 @@ impl<'a> Vocabulary<'a> {
             eos: self.token("eos_token_id", self.eos)?,
             unk: self.token("unknown_token_id", self.unk)?,
             pad: self.token("padding_token_id", self.pad)?,
-            templates: self.chat_template.map(|source| ("default".to_string(), source.to_string())).into_iter().collect(),
+            templates: self
+                .chat_template
+                .map(|source| ("default".to_string(), source.to_string()))
+                .into_iter()
+                .collect(),
         })
     }
 
@@ -72,11 +85,11 @@ impl<'a> Vocabulary<'a> {
         ids.reserve(self.tokens.len());
         let mut repeated = HashMap::new();
         for (id, token) in self.tokens.iter().enumerate() {
-            match ids.entry(token.to_string()) {
-                std::collections::hash_map::Entry::Vacant(free) => {
+            match ids.entry(self.text(id)) {
+                Entry::Vacant(free) => {
                     free.insert(id as u32);
                 }
-                std::collections::hash_map::Entry::Occupied(_) => {
+                Entry::Occupied(_) => {
                     repeated.insert(id as u32, token.to_string());
                 }
             }
@@ -84,10 +97,17 @@ impl<'a> Vocabulary<'a> {
         (ids, repeated)
     }
 
+    fn prefix(&self) -> bool {
+        self.model == "llama" && self.add_space_prefix.unwrap_or(true)
+    }
+
     fn added_tokens(&self) -> Vec<AddedToken> {
+        // SentencePiece looks for user-defined pieces after it has spelt spaces as "▁". With a prefix the normaliser would
+        // put one before the piece itself, so there they are looked for in the text as it was written.
+        let normalized = |id: usize| self.model == "llama" && self.kind(id) == USER_DEFINED && !self.prefix();
         (0..self.tokens.len())
             .filter(|&id| matches!(self.kind(id), UNKNOWN | CONTROL | USER_DEFINED))
-            .map(|id| AddedToken::from(self.tokens[id], self.kind(id) != USER_DEFINED).normalized(false))
+            .map(|id| AddedToken::from(self.text(id), self.kind(id) != USER_DEFINED).normalized(normalized(id)))
             .collect()
     }
 
@@ -126,12 +146,18 @@ impl<'a> Vocabulary<'a> {
             return Err("tokenizer.ggml.tokens is missing or empty".into());
         }
         if !self.types.is_empty() && self.types.len() != self.tokens.len() {
-            return Err(format!("tokenizer.ggml.token_type has {} entries for {} tokens", self.types.len(), self.tokens.len()));
+            return Err(format!(
+                "tokenizer.ggml.token_type has {} entries for {} tokens",
+                self.types.len(),
+                self.tokens.len()
+            ));
         }
         let (builder, added) = match self.model {
             "gpt2" => (self.byte_level()?, self.added_tokens()),
             "llama" => (self.sentence_piece()?, self.added_tokens()),
-            other => return Err(format!("tokenizer.ggml.model is \"{other}\", which is not supported (known: gpt2, llama)")),
+            other => {
+                return Err(format!("tokenizer.ggml.model is \"{other}\", which is not supported (known: gpt2, llama)"))
+            }
         };
         let mut tokenizer = builder.build().map_err(|e| e.to_string())?;
         tokenizer.add_tokens(added).map_err(|e| e.to_string())?;
@@ -169,14 +195,20 @@ impl<'a> Vocabulary<'a> {
             .with_normalizer(nfc)
             .with_pre_tokenizer(parse(pre.to_json())?)
             .with_post_processor(post)
-            .with_decoder(parse(json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}))?))
+            .with_decoder(parse(
+                json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}),
+            )?))
     }
 
     /// SentencePiece BPE: pieces have scores in place of merges, and the merge that makes the piece with the highest
     /// score comes first (Kudo and Richardson 2018, arXiv:1808.06226).
     fn sentence_piece(&self) -> Result<Builder> {
         if self.scores.len() != self.tokens.len() {
-            return Err(format!("tokenizer.ggml.scores has {} entries for {} tokens", self.scores.len(), self.tokens.len()));
+            return Err(format!(
+                "tokenizer.ggml.scores has {} entries for {} tokens",
+                self.scores.len(),
+                self.tokens.len()
+            ));
         }
         if let Some(id) = self.scores.iter().position(|score| score.is_nan()) {
             return Err(format!("tokenizer.ggml.scores[{id}] is not a number"));
@@ -195,15 +227,14 @@ impl<'a> Vocabulary<'a> {
             }
         }
         merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
-        let text = |id: u32| self.tokens[id as usize].to_string();
-        let merges = merges.into_iter().map(|(_, left, right)| (text(left), text(right))).collect();
+        let merges = merges.into_iter().map(|(_, a, b)| (self.text(a as usize), self.text(b as usize))).collect();
         let unk = self.unk.or_else(|| (0..self.tokens.len()).find(|&id| self.kind(id) == UNKNOWN).map(|id| id as u32));
         let mut bpe = BpeBuilder::new().byte_fallback(self.types.contains(&BYTE)).fuse_unk(true);
         if let Some(token) = self.token("unknown_token_id", unk)? {
             bpe = bpe.unk_token(token);
         }
         let bpe = bpe.vocab_and_merges(ids, merges).build().map_err(|e| format!("tokenizer.ggml.tokens: {e}"))?;
-        let prefix = self.add_space_prefix.unwrap_or(true);
+        let prefix = self.prefix();
         let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
         let normalizer = match prefix {
             true => json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, spaces]}),

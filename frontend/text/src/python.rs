@@ -20,11 +20,19 @@ pub fn float_repr(x: f64) -> String {
         return format!("{digits}e{sign}{:02}", exponent.abs());
     }
     let plain = x.to_string();
-    if plain.contains('.') { plain } else { plain + ".0" }
+    if plain.contains('.') {
+        plain
+    } else {
+        plain + ".0"
+    }
 }
 
 fn as_float(value: &Value) -> Option<f64> {
-    if value.kind() == ValueKind::Number && !value.is_integer() { f64::try_from(value.clone()).ok() } else { None }
+    if value.kind() == ValueKind::Number && !value.is_integer() {
+        f64::try_from(value.clone()).ok()
+    } else {
+        None
+    }
 }
 
 /// Python's `repr(str)`.
@@ -51,56 +59,65 @@ fn string_repr(out: &mut String, text: &str) {
     out.push(quote);
 }
 
+/// Values nested deeper are refused: templates can build lists of any depth, and ones that hold themselves.
+const MAX_DEPTH: usize = 128;
+
+fn too_deep<T>() -> Result<T, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deep to be printed"))
+}
+
 /// Python's `str(value)`: text as it is, the rest as `repr` has it.
-pub fn to_str(value: &Value) -> String {
+pub fn to_str(state: &State, value: &Value) -> Result<String, Error> {
     match value.as_str() {
-        Some(text) => text.to_string(),
+        Some(text) => Ok(text.to_string()),
         None => {
             let mut out = String::new();
-            repr(&mut out, value);
-            out
+            repr(state, &mut out, value, 0)?;
+            Ok(out)
         }
     }
 }
 
-fn repr(out: &mut String, value: &Value) {
+fn repr(state: &State, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    state.consume_fuel(1)?;
+    if depth > MAX_DEPTH {
+        return too_deep();
+    }
     if let Some(text) = value.as_str() {
-        return string_repr(out, text);
-    }
-    if let Some(x) = as_float(value) {
-        return out.push_str(&float_repr(x));
-    }
-    match value.kind() {
-        ValueKind::Seq => {
-            let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
-            out.push(if is_tuple { '(' } else { '[' });
-            let mut count = 0;
-            for item in value.try_iter().into_iter().flatten() {
-                if count > 0 {
-                    out.push_str(", ");
-                }
-                repr(out, &item);
-                count += 1;
+        state.consume_fuel(text.len() as u64 / 64)?;
+        string_repr(out, text);
+    } else if let Some(x) = as_float(value) {
+        out.push_str(&float_repr(x));
+    } else if value.kind() == ValueKind::Seq {
+        let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
+        out.push(if is_tuple { '(' } else { '[' });
+        let mut count = 0;
+        for item in value.try_iter()? {
+            if count > 0 {
+                out.push_str(", ");
             }
-            if is_tuple && count == 1 {
-                out.push(',');
-            }
-            out.push(if is_tuple { ')' } else { ']' });
+            repr(state, out, &item, depth + 1)?;
+            count += 1;
         }
-        ValueKind::Map => {
-            out.push('{');
-            for (i, key) in value.try_iter().into_iter().flatten().enumerate() {
-                if i > 0 {
-                    out.push_str(", ");
-                }
-                repr(out, &key);
-                out.push_str(": ");
-                repr(out, &value.get_item(&key).unwrap_or_default());
-            }
-            out.push('}');
+        if is_tuple && count == 1 {
+            out.push(',');
         }
-        _ => out.push_str(&value.to_string()),
+        out.push(if is_tuple { ')' } else { ']' });
+    } else if value.kind() == ValueKind::Map {
+        out.push('{');
+        for (i, key) in value.try_iter()?.enumerate() {
+            if i > 0 {
+                out.push_str(", ");
+            }
+            repr(state, out, &key, depth + 1)?;
+            out.push_str(": ");
+            repr(state, out, &value.get_item(&key)?, depth + 1)?;
+        }
+        out.push('}');
+    } else {
+        out.push_str(&value.to_string());
     }
+    Ok(())
 }
 
 struct Dumps {
@@ -151,10 +168,22 @@ impl Dumps {
     fn scalar(&self, value: &Value) -> Result<String, Error> {
         Ok(match value.kind() {
             ValueKind::None => "null".into(),
-            ValueKind::Bool => if value.is_true() { "true".into() } else { "false".into() },
+            ValueKind::Bool => {
+                if value.is_true() {
+                    "true".into()
+                } else {
+                    "false".into()
+                }
+            }
             ValueKind::Number => match as_float(value) {
                 Some(x) if x.is_nan() => "NaN".into(),
-                Some(x) if x.is_infinite() => if x > 0.0 { "Infinity".into() } else { "-Infinity".into() },
+                Some(x) if x.is_infinite() => {
+                    if x > 0.0 {
+                        "Infinity".into()
+                    } else {
+                        "-Infinity".into()
+                    }
+                }
                 Some(x) => float_repr(x),
                 None => value.to_string(),
             },
@@ -167,9 +196,8 @@ impl Dumps {
 
     fn value(&self, state: &State, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
         state.consume_fuel(1)?;
-        // The recursion limit of the engine bounds the templates' nesting, not that of the values they build.
-        if depth > 128 {
-            return refuse("nested too deep");
+        if depth > MAX_DEPTH {
+            return too_deep();
         }
         if let Some(text) = value.as_str() {
             self.string(out, text);

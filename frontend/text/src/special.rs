@@ -15,8 +15,20 @@ pub struct Config {
 
 /// Token texts that end a turn or a text in the families that use them.
 const ENDS: &[&str] = &[
-    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|return|>", "<|call|>",
-    "<end_of_turn>", "<end_of_utterance>", "<|end_of_turn|>", "<EOT>", "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<|end_of_turn|>",
+    "<EOT>",
+    "<｜end▁of▁sentence｜>",
+    "<|END_OF_TURN_TOKEN|>",
     "<|user_end|>",
 ];
 
@@ -44,7 +56,13 @@ impl Config {
                 .collect::<Result<_, _>>()?,
             Some(_) => return Err("tokenizer_config.json: chat_template is neither a text nor a list".into()),
         };
-        Ok(Config { bos: token("bos_token")?, eos: token("eos_token")?, unk: token("unk_token")?, pad: token("pad_token")?, templates })
+        Ok(Config {
+            bos: token("bos_token")?,
+            eos: token("eos_token")?,
+            unk: token("unk_token")?,
+            pad: token("pad_token")?,
+            templates,
+        })
     }
 
     /// The variables that templates see: each only where there is such a token.

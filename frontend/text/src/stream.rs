@@ -29,7 +29,12 @@ fn byte_of(c: char) -> Option<u8> {
         (0..=255u8)
             .filter_map(|byte| {
                 let printable = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-                let code = if printable { u32::from(byte) } else { next += 1; next - 1 };
+                let code = if printable {
+                    u32::from(byte)
+                } else {
+                    next += 1;
+                    next - 1
+                };
                 char::from_u32(code).map(|c| (c, byte))
             })
             .collect()
@@ -74,9 +79,11 @@ impl Rule {
                 self.strip = text("content").chars().next().map(|c| (c, count("start")));
             }
             "Strip" => return Err("a Strip decoder is supported after Fuse and at the beginning only".into()),
-            other => return Err(format!(
+            other => {
+                return Err(format!(
                 "decoder \"{other}\" is not supported (known: ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip)"
-            )),
+            ))
+            }
         }
         Ok(())
     }

@@ -1,7 +1,18 @@
 //! `strftime` in the C locale, for templates that print the date.
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
@@ -55,7 +66,11 @@ impl Civil {
         let weeks_in = |year: i64| {
             // A year has 53 weeks if it begins on a Thursday, or on a Wednesday and is leap.
             let first = (self.weekday - self.yearday + (year - self.year) * 365 + leaps(self.year, year)).rem_euclid(7);
-            if first == 4 || (first == 3 && is_leap(year)) { 53 } else { 52 }
+            if first == 4 || (first == 3 && is_leap(year)) {
+                53
+            } else {
+                52
+            }
         };
         if week < 1 {
             (self.year - 1, weeks_in(self.year - 1))
@@ -69,7 +84,11 @@ impl Civil {
 
 /// Leap days between the first of January of `from` and that of `to`, which is `from` or the year before.
 fn leaps(from: i64, to: i64) -> i64 {
-    if to < from { -i64::from(is_leap(to)) } else { 0 }
+    if to < from {
+        -i64::from(is_leap(to))
+    } else {
+        0
+    }
 }
 
 /// Formats the wall-clock time `seconds` (since 1970-01-01 00:00 of the same clock). A conversion that is not known is
@@ -137,11 +156,27 @@ fn write(out: &mut String, format: &str, t: &Civil, seconds: i64) {
                     'A' => DAYS[t.weekday as usize],
                     'a' => &DAYS[t.weekday as usize][..3],
                     'B' => MONTHS[(t.month - 1) as usize],
-                    'p' => if t.hour < 12 { "AM" } else { "PM" },
-                    'P' => if t.hour < 12 { "am" } else { "pm" },
+                    'p' => {
+                        if t.hour < 12 {
+                            "AM"
+                        } else {
+                            "PM"
+                        }
+                    }
+                    'P' => {
+                        if t.hour < 12 {
+                            "am"
+                        } else {
+                            "pm"
+                        }
+                    }
                     _ => &MONTHS[(t.month - 1) as usize][..3],
                 };
-                if flag == Some('^') { out.push_str(&text.to_uppercase()) } else { out.push_str(text) }
+                if flag == Some('^') {
+                    out.push_str(&text.to_uppercase())
+                } else {
+                    out.push_str(text)
+                }
             }
             Some('D' | 'x') => write(out, "%m/%d/%y", t, seconds),
             Some('F') => write(out, "%Y-%m-%d", t, seconds),

@@ -96,7 +96,10 @@ impl Tokenizer {
     /// A token's spelling in the vocabulary.
     pub fn spelling(&self, id: u32) -> Option<String> {
         // The added tokens' normalised form is what decoders are made for.
-        self.reading_specials.get_added_vocabulary().simple_id_to_token(id).or_else(|| self.reading_specials.id_to_token(id))
+        self.reading_specials
+            .get_added_vocabulary()
+            .simple_id_to_token(id)
+            .or_else(|| self.reading_specials.id_to_token(id))
     }
 
     pub fn is_special(&self, id: u32) -> bool {

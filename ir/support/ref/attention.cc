@@ -21,7 +21,8 @@ void AttendOne(const float* q, const float* k, const float* v, int64_t stride, i
   for (double& s : score) sum += s = std::exp(s - top);
   for (int64_t d = 0; d < head_dim; ++d) {
     double value = 0;
-    for (int64_t t = begin; t < end; ++t) value += score[static_cast<size_t>(t - begin)] * static_cast<double>(v[t * stride + d]);
+    for (int64_t t = begin; t < end; ++t)
+      value += score[static_cast<size_t>(t - begin)] * static_cast<double>(v[t * stride + d]);
     out[d] = static_cast<float>(value / sum);
   }
 }

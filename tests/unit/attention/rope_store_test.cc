@@ -29,7 +29,8 @@ RopeStoreDesc Desc(int heads, int kv_heads, int head_dim, DType q, DType kv) {
   desc.q = q;
   desc.kv = kv;
   desc.q_scale = 0.127f;
-  desc.ldqkv_bytes = (heads + 2 * kv_heads) * head_dim * 4 + 64;
+  // Columns of one joined matrix.
+  desc.ldqin_bytes = desc.ldkin_bytes = desc.ldvin_bytes = (heads + 2 * kv_heads) * head_dim * 4 + 64;
   desc.ldq_bytes = heads * head_dim * (q == DType::kBF16 ? 2 : 4) + 64;
   return desc;
 }
@@ -61,7 +62,7 @@ class RopeStoreTest : public ::testing::TestWithParam<RopeRow> {
     const int64_t rows = 7, page_count = 4;
     std::mt19937 rng(static_cast<uint32_t>(desc.head_dim));
     std::normal_distribution<float> normal;
-    GuardedBuffer qkv(static_cast<size_t>(rows * desc.ldqkv_bytes - 64));
+    GuardedBuffer qkv(static_cast<size_t>(rows * desc.ldqin_bytes - 64));
     GuardedBuffer table(static_cast<size_t>(rows * desc.head_dim * 4));
     for (size_t i = 0; i < qkv.size() / 4; ++i) qkv.as<float>()[i] = normal(rng);
     for (size_t i = 0; i < table.size() / 4; ++i) table.as<float>()[i] = normal(rng);
@@ -69,7 +70,7 @@ class RopeStoreTest : public ::testing::TestWithParam<RopeRow> {
     const uint32_t special[] = {0x3f808000, 0x3f818000, 0x3f807fff, 0x3f808001, 0x7f800000, 0xff800000,
                                 0x7f800001, 0xffffffff, 0x7f7fffff, 0x7fff8000, 0x00000000, 0x80000000};
     for (int64_t row = 0; row < rows; ++row) {
-      float* v = qkv.as<float>() + row * desc.ldqkv_bytes / 4 + (desc.heads + desc.kv_heads) * desc.head_dim;
+      float* v = qkv.as<float>() + row * desc.ldqin_bytes / 4 + (desc.heads + desc.kv_heads) * desc.head_dim;
       for (size_t i = 0; i < std::size(special); ++i) {
         v[(i + static_cast<size_t>(row) * 3) % 16] = std::bit_cast<float>(special[i]);
       }
@@ -83,7 +84,15 @@ class RopeStoreTest : public ::testing::TestWithParam<RopeRow> {
     step.seq = seq;
     step.position = position.data();
     step.row_seq = row_seq.data();
-    RopeStoreArgs args{qkv.as<float>(), table.as<float>(), q.data(), kv.data(), static_cast<int64_t>(head_bytes), &step};
+    const float* joined = qkv.as<float>();
+    RopeStoreArgs args{joined,
+                       joined + desc.heads * desc.head_dim,
+                       joined + (desc.heads + desc.kv_heads) * desc.head_dim,
+                       table.as<float>(),
+                       q.data(),
+                       kv.data(),
+                       static_cast<int64_t>(head_bytes),
+                       &step};
     RopeStoreArgs want = args;
     want.q = want_q.data();
     want.kv = want_kv.data();

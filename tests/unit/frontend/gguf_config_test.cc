@@ -11,10 +11,10 @@
 namespace xjit {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::Bytes;
+using ::testing::ElementsAre;
 using testing::GgufWriter;
+using ::testing::HasSubstr;
 using testing::TinyGguf;
 using testing::TinyGgufModel;
 
@@ -93,7 +93,8 @@ TEST(GgufConfig, HeadsAndLengths) {
   EXPECT_THAT(Error(kv(1, 2), absl::StatusCode::kUnimplemented), HasSubstr("head_count_kv: differs between layers"));
   EXPECT_THAT(Error(WithVocabulary().U32("llama.attention.head_count_kv", 3)),
               HasSubstr("head_count_kv: 3 does not divide the 2 heads"));
-  EXPECT_THAT(Error(WithVocabulary().U32("llama.attention.key_length", 5)), HasSubstr("key_length: gives odd heads of 5"));
+  EXPECT_THAT(Error(WithVocabulary().U32("llama.attention.key_length", 5)),
+              HasSubstr("key_length: gives odd heads of 5"));
   EXPECT_THAT(Error(WithVocabulary().U32("llama.attention.value_length", 6), absl::StatusCode::kUnimplemented),
               HasSubstr("value_length: is 6 where keys have 4"));
   EXPECT_THAT(Error(WithVocabulary().U32("llama.expert_count", 8), absl::StatusCode::kUnimplemented),
@@ -125,7 +126,8 @@ TEST(GgufConfig, Rope) {
               HasSubstr("m: llama.rope.scaling.type: is \"longrope\""));
   EXPECT_THAT(Error(WithVocabulary().U32("llama.rope.dimension_count", 2), unimplemented),
               HasSubstr("m: llama.rope.dimension_count: is 2 of a head's 4 (partial rotary embedding)"));
-  EXPECT_THAT(Error(WithVocabulary().F32("llama.rope.scaling.attn_factor", 2), unimplemented), HasSubstr("attn_factor"));
+  EXPECT_THAT(Error(WithVocabulary().F32("llama.rope.scaling.attn_factor", 2), unimplemented),
+              HasSubstr("attn_factor"));
   EXPECT_THAT(Error(WithVocabulary().F32("llama.rope.freq_base", -1)), HasSubstr("m: llama.rope.freq_base: is -1"));
   EXPECT_THAT(Error(WithVocabulary().F32("llama.rope.freq_base", NAN)), HasSubstr("m: llama.rope.freq_base: is nan"));
 }
@@ -144,17 +146,15 @@ TEST(GgufConfig, MissingAndAbsurdKeys) {
               fmt::format("m: llama.block_count: is {}, expected 1 to 4096", bad));
   }
   writer.U32("llama.block_count", 1);
-  for (const char* key : {"llama.context_length", "llama.embedding_length", "llama.feed_forward_length",
-                          "llama.attention.head_count"}) {
+  for (const char* key :
+       {"llama.context_length", "llama.embedding_length", "llama.feed_forward_length", "llama.attention.head_count"}) {
     EXPECT_EQ(Error(writer), fmt::format("m: {}: missing", key));
     EXPECT_THAT(Error(GgufWriter(writer).U32(key, 1u << 31)), HasSubstr("is 2147483648, expected 1 to 2147483647"));
     writer.U32(key, 8);
   }
 }
 
-absl::StatusOr<GgufFile> Parse(const std::string& file) {
-  return GgufFile::Parse(std::as_bytes(std::span(file)), "m");
-}
+absl::StatusOr<GgufFile> Parse(const std::string& file) { return GgufFile::Parse(std::as_bytes(std::span(file)), "m"); }
 
 TEST(GgufVocabulary, Reads) {
   const std::string file = TinyGgufModel().File();

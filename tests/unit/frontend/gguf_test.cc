@@ -11,11 +11,11 @@
 namespace xjit {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::Bytes;
+using ::testing::ElementsAre;
 using testing::GgufString;
 using testing::GgufWriter;
+using ::testing::HasSubstr;
 using testing::TinyGgufModel;
 
 absl::StatusOr<GgufFile> Parse(std::string_view file) {
@@ -73,9 +73,9 @@ TEST(Gguf, IntegersOfAnyWidth) {
   EXPECT_EQ(**gguf->Number("i8"), -5);
   EXPECT_THAT(*gguf->Ints("a"), ElementsAre(1, 65535));
   EXPECT_THAT(std::string(Message(gguf->Int("huge").status())), HasSubstr("m.gguf: huge: has type u64, expected an"));
-  for (const auto& status : {gguf->Int("s").status(), gguf->Number("s").status(), gguf->Bool("u8").status(),
-                             gguf->String("u8").status(), gguf->Strings("a").status(), gguf->Floats("a").status(),
-                             gguf->Ints("s").status(), gguf->Int("a").status()}) {
+  for (const auto& status :
+       {gguf->Int("s").status(), gguf->Number("s").status(), gguf->Bool("u8").status(), gguf->String("u8").status(),
+        gguf->Strings("a").status(), gguf->Floats("a").status(), gguf->Ints("s").status(), gguf->Int("a").status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   }
 }

@@ -9,9 +9,9 @@
 namespace xjit {
 namespace {
 
+using testing::Describe;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::Describe;
 using testing::kTinyConfig;
 
 // The tiny config with the keys of `changes` set, or removed where null.
@@ -80,8 +80,9 @@ TEST(HfConfig, RopeScaling) {
   const std::string llama3 =
       R"("rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 3,
          "original_max_position_embeddings": 32)";
-  for (const std::string& form : {"{\"rope_theta\": 7.0, \"rope_scaling\": {" + llama3 + "}}",
-                                  "{\"rope_theta\": null, \"rope_parameters\": {\"rope_theta\": 7.0, " + llama3 + "}}"}) {
+  for (const std::string& form :
+       {"{\"rope_theta\": 7.0, \"rope_scaling\": {" + llama3 + "}}",
+        "{\"rope_theta\": null, \"rope_parameters\": {\"rope_theta\": 7.0, " + llama3 + "}}"}) {
     const RopeSpec rope = Spec(form).rope;
     EXPECT_EQ(rope.scaling, Scaling::kLlama3);
     EXPECT_EQ(rope.theta, 7);
@@ -90,9 +91,11 @@ TEST(HfConfig, RopeScaling) {
     EXPECT_EQ(rope.high_freq_factor, 3);
     EXPECT_EQ(rope.original_max_positions, 32);
   }
-  const RopeSpec yarn = Spec(
-      R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16, "beta_slow": 2, "attention_factor": 0.5,
-          "mscale": 0.707, "mscale_all_dim": 0.8, "truncate": false}})").rope;
+  const RopeSpec yarn =
+      Spec(
+          R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16, "beta_slow": 2, "attention_factor": 0.5,
+          "mscale": 0.707, "mscale_all_dim": 0.8, "truncate": false}})")
+          .rope;
   EXPECT_EQ(yarn.scaling, Scaling::kYarn);
   EXPECT_EQ(yarn.original_max_positions, 64);  // of max_position_embeddings
   EXPECT_EQ(yarn.beta_fast, 16);
@@ -138,7 +141,8 @@ TEST(HfConfig, Qwen2WindowAndBias) {
   EXPECT_EQ(window.full_attention_layers, 1);
   // All layers are below max_window_layers: none has a window.
   EXPECT_EQ(Spec(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 16})").sliding_window, 0);
-  const std::string types = R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 16, "layer_types": )";
+  const std::string types =
+      R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 16, "layer_types": )";
   const ModelSpec named = Spec(types + R"(["full_attention", "sliding_attention"]})");
   EXPECT_EQ(named.sliding_window, 16);
   EXPECT_EQ(named.full_attention_layers, 1);
@@ -164,7 +168,8 @@ TEST(HfConfig, NamesMissingAndAbsurdKeys) {
       EXPECT_THAT(Error("{\"" + key + "\": " + value + "}"), HasSubstr("c: " + key + ": is ")) << value;
     }
   }
-  EXPECT_EQ(Error(R"({"num_key_value_heads": 3})"), "c: num_key_value_heads: 3 does not divide num_attention_heads = 2");
+  EXPECT_EQ(Error(R"({"num_key_value_heads": 3})"),
+            "c: num_key_value_heads: 3 does not divide num_attention_heads = 2");
   EXPECT_EQ(Error(R"({"head_dim": 3})"), "c: head_dim: is 3, expected an even number (rotary embedding turns pairs)");
   EXPECT_THAT(Error(R"({"hidden_size": 9})"), HasSubstr("c: num_attention_heads: 2 does not divide hidden_size = 9"));
   EXPECT_THAT(Error(R"({"rms_norm_eps": 2})"), HasSubstr("c: rms_norm_eps: is 2"));

@@ -74,7 +74,8 @@ TEST(Manifest, Errors) {
 }
 
 TEST(Manifest, TruncationsAndMutationsNeverCrash) {
-  const std::string text = Text(R"({"weights": ["a.safetensors"], "tokenizer": "t.json", "tp": 2, "kv_dtype": "int8"})");
+  const std::string text =
+      Text(R"({"weights": ["a.safetensors"], "tokenizer": "t.json", "tp": 2, "kv_dtype": "int8"})");
   testing::ForEachPrefix(text, [](std::span<const std::byte> bytes, size_t size) {
     EXPECT_FALSE(ParseManifest(testing::Text(bytes), "m.json").ok()) << size;
   });

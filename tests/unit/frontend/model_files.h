@@ -1,6 +1,8 @@
 // Small model files for the reader tests: writers of GGUF and safetensors bytes, and a folder to put them in.
 #pragma once
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -14,8 +16,6 @@
 #include <vector>
 
 #include "frontend/gguf.h"
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include "models/spec.h"
 #include "tests/unit/guarded_buffer.h"
 

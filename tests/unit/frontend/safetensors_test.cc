@@ -9,11 +9,11 @@
 namespace xjit {
 namespace {
 
+using testing::Bytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
-using testing::Bytes;
 using testing::Safetensors;
+using ::testing::StartsWith;
 using testing::TinySafetensors;
 
 absl::StatusOr<std::vector<TensorView>> Parse(std::string_view file) {
@@ -24,7 +24,9 @@ std::string Error(std::string_view file) {
   return tensors.ok() ? "" : std::string(Message(tensors.status()));
 }
 // The error of a file with one tensor "t" and 8 bytes of data.
-std::string EntryError(std::string_view entry) { return Error(Safetensors(fmt::format("{{\"t\":{}}}", entry), "12345678")); }
+std::string EntryError(std::string_view entry) {
+  return Error(Safetensors(fmt::format("{{\"t\":{}}}", entry), "12345678"));
+}
 
 TEST(Safetensors, ReadsTensors) {
   const std::string file = TinySafetensors();
@@ -54,7 +56,8 @@ TEST(Safetensors, AcceptsEmptyTensorsGapsAndUnknownTypes) {
 
 TEST(Safetensors, HeaderErrors) {
   EXPECT_THAT(Error("1234"), StartsWith("m.safetensors: byte 0: the header's length needs 8 bytes, the file has 4"));
-  EXPECT_THAT(Error(Bytes<uint64_t>(~uint64_t{0}) + "{}"), HasSubstr("the header has 18446744073709551615 bytes, 2 are"));
+  EXPECT_THAT(Error(Bytes<uint64_t>(~uint64_t{0}) + "{}"),
+              HasSubstr("the header has 18446744073709551615 bytes, 2 are"));
   EXPECT_THAT(Error(Bytes<uint64_t>(3) + "{}"), HasSubstr("the header has 3 bytes, 2 are left"));
   EXPECT_THAT(Error(Safetensors("", "")), StartsWith("m.safetensors: header"));
   EXPECT_THAT(Error(Safetensors("[]", "")), StartsWith("m.safetensors: header"));
@@ -77,7 +80,8 @@ TEST(Safetensors, EntryErrors) {
   EXPECT_THAT(EntryError(R"({"dtype":"F32","data_offsets":[0,8]})"), HasSubstr("has no shape"));
   EXPECT_THAT(EntryError(R"({"dtype":1,"shape":[2],"data_offsets":[0,8]})"), HasSubstr("dtype is not a string"));
   EXPECT_THAT(EntryError(R"({"dtype":"F32","shape":2,"data_offsets":[0,8]})"), HasSubstr("shape is not a list"));
-  EXPECT_THAT(EntryError(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})"), HasSubstr("shape[0] is not an integer"));
+  EXPECT_THAT(EntryError(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})"),
+              HasSubstr("shape[0] is not an integer"));
   EXPECT_THAT(EntryError(R"({"dtype":"F32","shape":[2.5],"data_offsets":[0,8]})"), HasSubstr("shape[0] is not an"));
   EXPECT_THAT(EntryError(R"({"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,8]})"),
               HasSubstr("shape[0] is not an"));
@@ -91,7 +95,8 @@ TEST(Safetensors, EntryErrors) {
   // 2^61 elements of 64 bits are 0 modulo 2^64 bytes.
   EXPECT_THAT(EntryError(R"({"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]})"),
               HasSubstr("0 bytes of data for 2305843009213693952 elements"));
-  EXPECT_THAT(EntryError(R"({"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,8]})"), HasSubstr("\"dtype\" twice"));
+  EXPECT_THAT(EntryError(R"({"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,8]})"),
+              HasSubstr("\"dtype\" twice"));
   EXPECT_THAT(EntryError(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1})"), HasSubstr("unknown key \"x\""));
   EXPECT_THAT(Error(Safetensors(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                                 R"("b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
@@ -100,8 +105,8 @@ TEST(Safetensors, EntryErrors) {
 }
 
 TEST(SafetensorsIndex, ReadsMapAndRefusesPaths) {
-  const auto map = ParseSafetensorsIndex(R"({"metadata":{},"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}})",
-                                         "i.json");
+  const auto map =
+      ParseSafetensorsIndex(R"({"metadata":{},"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}})", "i.json");
   ASSERT_TRUE(map.ok()) << map.status();
   EXPECT_THAT(*map, ElementsAre(std::pair("a", "m-1.safetensors"), std::pair("b", "m-2.safetensors")));
   const auto error = [](std::string_view text) {

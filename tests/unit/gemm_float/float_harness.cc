@@ -70,7 +70,6 @@ struct WatchCode : Xbyak::CodeGenerator {
     const Xbyak::Reg64 saved[] = {rbx, rbp, r12, r13, r14, r15};
     for (const auto& r : saved) push(r);
     sub(rsp, 24);
-    mov(ptr[rsp], rsp);
     for (int i = 0; i < 6; ++i) mov(saved[i], 0x5A5A000000 + i);
     call(r9);
     xor_(eax, eax);
@@ -165,7 +164,13 @@ Problem::Problem(DType a, DType w, int64_t m, int64_t n, int64_t k, Epilogue epi
 int64_t Problem::c_columns() const { return epilogue_.silu_mul ? n_ / 2 : n_; }
 
 GemmDesc Problem::Desc(int rows) const {
-  return {.n = n_, .k = k_, .a = a_type_, .w = w_type_, .rows = rows, .lda_bytes = lda_bytes_, .ldc_bytes = ldc_bytes_,
+  return {.n = n_,
+          .k = k_,
+          .a = a_type_,
+          .w = w_type_,
+          .rows = rows,
+          .lda_bytes = lda_bytes_,
+          .ldc_bytes = ldc_bytes_,
           .epilogue = epilogue_};
 }
 

@@ -58,7 +58,8 @@ void ExpectOnly(const CodeFacts& facts, const std::set<std::string>& allowed, co
   for (const std::string& set : facts.isa_sets) EXPECT_TRUE(allowed.count(set)) << what << " uses " << set;
 }
 
-const std::set<std::string> kScalar = {"I86", "I186", "I386", "I486REAL", "LONGMODE", "CMOV", "PPRO", "FAT_NOP"};
+const std::set<std::string> kScalar = {"I86",  "I186", "I386",    "I486REAL",    "LONGMODE",
+                                       "CMOV", "PPRO", "FAT_NOP", "SSE_PREFETCH"};
 
 std::set<std::string> With(std::set<std::string> base, const std::set<std::string>& more) {
   base.insert(more.begin(), more.end());
@@ -79,9 +80,8 @@ TEST(GemmFloatCode, Avx2KernelsHaveNoEvex) {
 
 TEST(GemmFloatCode, Avx512KernelsStayBelowVnni) {
   const auto allowed =
-      With(kScalar, {"AVX", "AVX2", "FMA", "F16C", "AVX512F_128", "AVX512F_256", "AVX512F_512",
-                     "AVX512F_SCALAR", "AVX512DQ_128", "AVX512DQ_256", "AVX512DQ_512", "AVX512BW_128", "AVX512BW_256",
-                     "AVX512BW_512"});
+      With(kScalar, {"AVX", "AVX2", "FMA", "F16C", "AVX512F_128", "AVX512F_256", "AVX512F_512", "AVX512F_SCALAR",
+                     "AVX512DQ_128", "AVX512DQ_256", "AVX512DQ_512", "AVX512BW_128", "AVX512BW_256", "AVX512BW_512"});
   for (const DType w : WeightEncodings()) {
     for (int rows = 0; rows <= kMaxFewRows; ++rows) {
       const CodeFacts facts = FactsOf(kFma512, w, rows);
@@ -123,8 +123,7 @@ TEST(GemmFloatPlan, RefusesWithTheReason) {
     EXPECT_EQ(reason(*row, bad), "rows = 9 is not in 0..8");
     bad = good;
     bad.lda_bytes = 2044;
-    EXPECT_EQ(reason(*row, bad),
-              "rows of 2044 and 384 bytes overlap: a row of a takes 2048, of c 192");
+    EXPECT_EQ(reason(*row, bad), "rows of 2044 and 384 bytes overlap: a row of a takes 2048, of c 192");
     bad = good;
     bad.lda_bytes = int64_t{1} << 40;
     EXPECT_EQ(reason(*row, bad), "a row of 1099511627776 or 384 bytes is longer than 67108864");
@@ -132,6 +131,28 @@ TEST(GemmFloatPlan, RefusesWithTheReason) {
   EXPECT_EQ(reason(kBf16Dot, Desc(DType::kBF16, DType::kBF16, 3)), "accepted");
   EXPECT_EQ(reason(kBf16Dot, Desc(DType::kF32, DType::kBF16, 3)), "activations are f32, this kernel takes bf16");
   EXPECT_EQ(reason(kBf16Dot, Desc(DType::kBF16, DType::kQ8_0, 3)), "weights are q8_0, this kernel takes bf16");
+}
+
+TEST(GemmFloatPlan, BlocksAreWholeForAnyCache) {
+  for (const FloatRow* row : {&kFma512, &kFma2}) {
+    for (const DType w : WeightEncodings()) {
+      for (int rows = 0; rows <= kMaxFewRows; ++rows) {
+        for (const int64_t l1 : {int64_t{1} << 10, int64_t{48} << 10, int64_t{150} << 10, int64_t{1000} << 10}) {
+          GemmDesc desc = Desc(DType::kF32, w, rows);
+          desc.k = 8960;
+          desc.lda_bytes = 4 * desc.k;
+          TargetInfo target;
+          target.l1d_bytes = l1;
+          target.l2_bytes = 5 * l1;
+          const auto plan = row->plan(desc, target);
+          ASSERT_TRUE(plan.ok());
+          EXPECT_EQ(plan->k_block % PackedBlockElems(w), 0) << Name(w) << " " << ToString(*plan);
+          EXPECT_EQ(plan->scratch_bytes % 64, 0);
+          EXPECT_LE(plan->tile_rows, row == &kFma2 ? 6 : 12);
+        }
+      }
+    }
+  }
 }
 
 TEST(GemmFloatPlan, DependsOnTheTargetNotTheHost) {

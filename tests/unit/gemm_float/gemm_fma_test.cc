@@ -52,7 +52,8 @@ std::string ParamName(const ::testing::TestParamInfo<std::tuple<const FloatRow*,
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GemmFma,
-                         ::testing::Combine(::testing::Values(&kFma512, &kFma2), ::testing::ValuesIn(WeightEncodings())),
+                         ::testing::Combine(::testing::Values(&kFma512, &kFma2),
+                                            ::testing::ValuesIn(WeightEncodings())),
                          ParamName);
 
 TEST_P(GemmFma, FewRowsGiveTheChainsBits) {
@@ -146,7 +147,8 @@ TEST_P(GemmFma, AgreesWithTheReference) {
     ASSERT_TRUE(Build(row(), p.Desc(rows), &built).ok());
     EXPECT_EQ(p.Call(built, 0, 2, 0, p.m()), "");
     const std::vector<float> got = p.CopyC(), want = p.Reference(), bound = p.Tolerance();
-    for (size_t i = 0; i < got.size(); ++i) ASSERT_LE(std::abs(got[i] - want[i]), bound[i]) << rows << " rows, at " << i;
+    for (size_t i = 0; i < got.size(); ++i)
+      ASSERT_LE(std::abs(got[i] - want[i]), bound[i]) << rows << " rows, at " << i;
   }
 }
 

@@ -60,8 +60,8 @@ TEST_P(Dequant, MatchesGgml) {
 
 std::string TypeName(const ::testing::TestParamInfo<DType>& info) { return std::string(Name(info.param)); }
 INSTANTIATE_TEST_SUITE_P(Types, Dequant,
-                         ::testing::Values(DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                                           DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
+                         ::testing::Values(DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+                                           DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
                          TypeName);
 
 TEST(Half, EveryCode) {

@@ -46,9 +46,11 @@ class MathEmit : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     __builtin_cpu_init();
-    const bool can = GetParam().zmm ? __builtin_cpu_supports("avx512dq") : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool can = GetParam().zmm ? __builtin_cpu_supports("avx512dq")
+                                    : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (!can) GTEST_SKIP() << "this machine lacks the instructions";
-    auto kernel = GetParam().zmm ? Emit<Xbyak::Zmm>(GetParam().function, arena_) : Emit<Xbyak::Ymm>(GetParam().function, arena_);
+    auto kernel =
+        GetParam().zmm ? Emit<Xbyak::Zmm>(GetParam().function, arena_) : Emit<Xbyak::Ymm>(GetParam().function, arena_);
     ASSERT_TRUE(kernel.ok()) << kernel.status();
     ASSERT_TRUE(arena_.Seal().ok());
     kernel_ = *kernel;
@@ -133,9 +135,9 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
   return std::string(names[static_cast<int>(info.param.function)]) + (info.param.zmm ? "_zmm" : "_ymm");
 }
 INSTANTIATE_TEST_SUITE_P(All, MathEmit,
-                         ::testing::Values(Case{Function::kExp2, true}, Case{Function::kExp, true}, Case{Function::kSilu, true},
-                                           Case{Function::kExp2, false}, Case{Function::kExp, false},
-                                           Case{Function::kSilu, false}),
+                         ::testing::Values(Case{Function::kExp2, true}, Case{Function::kExp, true},
+                                           Case{Function::kSilu, true}, Case{Function::kExp2, false},
+                                           Case{Function::kExp, false}, Case{Function::kSilu, false}),
                          CaseName);
 
 }  // namespace

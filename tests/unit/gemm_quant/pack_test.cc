@@ -46,7 +46,8 @@ TEST_P(Pack, RoundTrip) {
       const std::byte* row = rows[static_cast<size_t>(i)];
       if (row != nullptr) DequantizeRow(type, row, k, want.data());
       UnpackColumn(type, k, packed.as<std::byte>(), i, got.data());
-      for (size_t e = 0; e < got.size(); ++e) ASSERT_EQ(got[e], want[e]) << "k " << k << " column " << i << " element " << e;
+      for (size_t e = 0; e < got.size(); ++e)
+        ASSERT_EQ(got[e], want[e]) << "k " << k << " column " << i << " element " << e;
     }
 
     // In parts, each to its own place.
@@ -63,9 +64,10 @@ TEST_P(Pack, SameBytesAsTheFile) {
   EXPECT_EQ(PackedGroupBytes(GetParam()) % 32, 0);
 }
 
-TEST_P(Pack, ColumnBlocksAreTheValues) {
+class PackBlocks : public ::testing::TestWithParam<DType> {};
+
+TEST_P(PackBlocks, ColumnBlocksAreTheValues) {
   const DType type = GetParam();
-  if (!IsQuantized(type)) GTEST_SKIP() << "not a block encoding";
   const int64_t k = 512, n = 64, row_bytes = RowBytes(type, k);
   const auto weights = testing::RandomWeights(type, n, k, 3);
   std::vector<const std::byte*> rows;
@@ -79,7 +81,8 @@ TEST_P(Pack, ColumnBlocksAreTheValues) {
       ColumnBlock block;
       UnpackColumnBlock(type, k, packed.data(), i, b, &block);
       for (int e = 0; e < 32; ++e) {
-        ASSERT_EQ(block.scale[e / 16] * static_cast<float>(block.q[e]) + block.add, want[static_cast<size_t>(32 * b + e)]);
+        ASSERT_EQ(block.scale[e / 16] * static_cast<float>(block.q[e]) + block.add,
+                  want[static_cast<size_t>(32 * b + e)]);
       }
     }
   }
@@ -87,6 +90,7 @@ TEST_P(Pack, ColumnBlocksAreTheValues) {
 
 std::string TypeName(const ::testing::TestParamInfo<DType>& info) { return std::string(Name(info.param)); }
 INSTANTIATE_TEST_SUITE_P(Types, Pack, ::testing::ValuesIn(testing::kWeightTypes), TypeName);
+INSTANTIATE_TEST_SUITE_P(Types, PackBlocks, ::testing::ValuesIn(testing::kQuantTypes), TypeName);
 
 }  // namespace
 }  // namespace xjit

@@ -15,8 +15,9 @@ namespace xjit::testing {
 
 inline constexpr DType kQuantTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
                                         DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
-inline constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
-                                         DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+inline constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0,
+                                         DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
 // A positive f16 in [2^-12, 2^-11): the size of real scales, so that sums neither overflow nor vanish.
 inline uint16_t RandomHalf(std::mt19937& rng) { return static_cast<uint16_t>((15 - 12) << 10 | (rng() & 0x3ff)); }
@@ -93,8 +94,10 @@ inline std::vector<std::byte> RandomActivations(int64_t rows, int64_t k, int64_t
   std::vector<std::byte> bytes(static_cast<size_t>(rows * lda));
   std::vector<float> x(static_cast<size_t>(k));
   for (int64_t m = 0; m < rows; ++m) {
-    for (int64_t i = 0; i < k; ++i) x[static_cast<size_t>(i)] = static_cast<float>(static_cast<int32_t>(rng())) * 0x1p-30f;
-    if (m % 3 == 2) std::fill_n(x.begin() + static_cast<ptrdiff_t>(rng() % static_cast<uint32_t>(k / 32)) * 32, 32, 0.0f);
+    for (int64_t i = 0; i < k; ++i)
+      x[static_cast<size_t>(i)] = static_cast<float>(static_cast<int32_t>(rng())) * 0x1p-30f;
+    if (m % 3 == 2)
+      std::fill_n(x.begin() + static_cast<ptrdiff_t>(rng() % static_cast<uint32_t>(k / 32)) * 32, 32, 0.0f);
     QuantizeRow(x.data(), k, &bytes[static_cast<size_t>(m * lda)]);
   }
   return bytes;

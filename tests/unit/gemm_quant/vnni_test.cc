@@ -55,9 +55,12 @@ class Product {
     c_bytes_ = c_bytes;
   }
 
-  absl::Status Compile() {
+  static TargetInfo Target() {
     TargetInfo target;
     target.isa = Isa::kAvx512Vnni;
+    return target;
+  }
+  absl::Status Compile(const TargetInfo& target = Target()) {
     XJIT_ASSIGN_OR_RETURN(plan_, PlanGemmVnni(desc_, target));
     Emitter e;
     XJIT_RETURN_IF_ERROR(EmitGemmVnni(desc_, plan_, e));
@@ -95,10 +98,13 @@ class Product {
   }
 
   const GemmDesc& desc() const { return desc_; }
+  const GemmPlan& plan() const { return plan_; }
   const Kernel& kernel() const { return kernel_; }
   int64_t m() const { return m_; }
   size_t c_bytes() const { return c_bytes_; }
-  const std::byte* a_row(int64_t m) const { return reinterpret_cast<const std::byte*>(a_->data()) + m * desc_.lda_bytes; }
+  const std::byte* a_row(int64_t m) const {
+    return reinterpret_cast<const std::byte*>(a_->data()) + m * desc_.lda_bytes;
+  }
   const std::byte* w() { return w_.as<std::byte>(); }
 
  private:
@@ -122,9 +128,9 @@ void ExpectSame(const GuardedBuffer& want, const GuardedBuffer& got, const std::
   }
 }
 
-// SiLU's relative error (math_emit.h: 6e-7) carries over to the product; the residual sum adds half an ulp on each side.
+// SiLU's relative error (math_emit.h: 6e-7) carries over to the product; the residual sum adds half an ulp on each
+// side.
 void ExpectNear(Product& product, const GuardedBuffer& want, const GuardedBuffer& got, const std::string& what) {
-  Epilogue none = product.desc().epilogue;
   const auto* x = const_cast<GuardedBuffer&>(want).as<float>();
   const auto* y = const_cast<GuardedBuffer&>(got).as<float>();
   const size_t stride = static_cast<size_t>(product.desc().ldc_bytes / 4);
@@ -134,7 +140,7 @@ void ExpectNear(Product& product, const GuardedBuffer& want, const GuardedBuffer
       continue;
     }
     // |residual| <= 8: it bounds what the sum's cancellation can lose.
-    const float bound = 8e-7f * (std::fabs(x[i]) + (none.residual ? 8.0f : 0.0f)) + 0x1p-110f;
+    const float bound = 8e-7f * (std::fabs(x[i]) + (product.desc().epilogue.residual ? 8.0f : 0.0f)) + 0x1p-110f;
     ASSERT_LE(std::fabs(x[i] - y[i]), bound) << what << ": float " << i;
   }
 }
@@ -150,9 +156,13 @@ class Vnni : public ::testing::TestWithParam<DType> {
   }
 };
 
-constexpr Epilogue kEpilogues[] = {
-    {}, {.bias = true}, {.residual = true}, {.bias = true, .residual = true}, {.silu_mul = true},
-    {.bias = true, .silu_mul = true, .residual = true}, {.silu_mul = true, .residual = true}};
+constexpr Epilogue kEpilogues[] = {{},
+                                   {.bias = true},
+                                   {.residual = true},
+                                   {.bias = true, .residual = true},
+                                   {.silu_mul = true},
+                                   {.bias = true, .silu_mul = true, .residual = true},
+                                   {.silu_mul = true, .residual = true}};
 
 void Check(Product& product, const std::string& what) {
   ASSERT_TRUE(product.Compile().ok());
@@ -236,6 +246,37 @@ TEST_P(Vnni, PartitionChangesNoBit) {
   }
 }
 
+// Caches change the plan (blocks of k, prefetch), never the result.
+TEST_P(Vnni, PlanChangesNoBit) {
+  for (const Epilogue& epilogue : {Epilogue{}, Epilogue{.bias = true, .silu_mul = true, .residual = true}}) {
+    for (const int64_t m : {1, 5, 119, 120, 127, 245}) {
+      Product product(GetParam(), 0, m, 64, 768, epilogue);
+      ASSERT_TRUE(product.Compile().ok());
+      ASSERT_EQ(product.plan().k_block, 768);
+      const auto want = product.Run();
+      // One, five, 13 blocks of 32 to a k block: parts of a superblock, and a last k block that is shorter.
+      for (const int64_t l2 : {2400, 13000, 34000}) {
+        Product blocked(GetParam(), 0, m, 64, 768, epilogue);
+        TargetInfo target = Product::Target();
+        target.l2_bytes = l2;
+        ASSERT_TRUE(blocked.Compile(target).ok());
+        ASSERT_LT(blocked.plan().k_block, 768);
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectSame(*want, *blocked.Run(), fmt::format("m {}, {}", m, ToString(blocked.plan()))));
+      }
+    }
+    for (const int rows : {1, 2, 5}) {
+      Product plain(GetParam(), rows, rows, 64, 768, epilogue), large(GetParam(), rows, rows, 64, 768, epilogue);
+      TargetInfo target = Product::Target();
+      target.l1d_bytes = 48 << 10;
+      ASSERT_TRUE(plain.Compile().ok());
+      ASSERT_TRUE(large.Compile(target).ok());
+      ASSERT_NE(plain.plan(), large.plan());
+      ASSERT_NO_FATAL_FAILURE(ExpectSame(*plain.Run(), *large.Run(), ToString(large.plan())));
+    }
+  }
+}
+
 // C may be the residual.
 TEST_P(Vnni, ResidualInPlace) {
   for (const int rows : {0, 2}) {
@@ -249,7 +290,9 @@ TEST_P(Vnni, ResidualInPlace) {
     product.kernel().fn(&args, 0, 2, 0, product.m());
     const auto columns = static_cast<size_t>(product.desc().n);
     for (int64_t row = 0; row < product.m(); ++row) {
-      ASSERT_EQ(std::memcmp(want->data() + row * product.desc().ldc_bytes, c->data() + row * product.desc().ldc_bytes, 4 * columns), 0);
+      ASSERT_EQ(std::memcmp(want->data() + row * product.desc().ldc_bytes, c->data() + row * product.desc().ldc_bytes,
+                            4 * columns),
+                0);
     }
   }
 }
@@ -277,7 +320,8 @@ TEST_P(Vnni, ReferenceIsTheProduct) {
         std::memcpy(&scale, product.a_row(i) + layout.scale_offset() + e / 32 * 4, 4);
         const double a = static_cast<double>(scale) * static_cast<int8_t>(product.a_row(i)[e]);
         sum += a * static_cast<double>(column[static_cast<size_t>(e)]);
-        norm += std::fabs(a) * (std::fabs(static_cast<double>(column[static_cast<size_t>(e)])) + MinimumSize(product, j, e));
+        norm += std::fabs(a) *
+                (std::fabs(static_cast<double>(column[static_cast<size_t>(e)])) + MinimumSize(product, j, e));
       }
       const float got = *reinterpret_cast<const float*>(c->data() + i * product.desc().ldc_bytes + 4 * j);
       // Each of k / 32 blocks adds at most 4 roundings of its own terms and 2 of the running sum.
@@ -289,7 +333,8 @@ TEST_P(Vnni, ReferenceIsTheProduct) {
 // Callee-saved registers hold their values over a call (System V AMD64 ABI, 3.2.1).
 TEST_P(Vnni, CalleeSavedRegisters) {
   for (const int rows : {0, 2}) {
-    Product product(GetParam(), rows, rows == 0 ? 7 : rows, 64, 256, {.bias = true, .silu_mul = true, .residual = true});
+    Product product(GetParam(), rows, rows == 0 ? 7 : rows, 64, 256,
+                    {.bias = true, .silu_mul = true, .residual = true});
     ASSERT_TRUE(product.Compile().ok());
     auto c = product.NewC();
     const GemmArgs args = product.Args(*c);
@@ -299,7 +344,8 @@ TEST_P(Vnni, CalleeSavedRegisters) {
       const void* args;
       int64_t panels, m;
       uint64_t* after;
-    } call = {reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(product.kernel().fn)), &args, 2, product.m(), after};
+    } call = {reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(product.kernel().fn)), &args, 2, product.m(),
+              after};
     Emitter e;
     e.Prologue(16);
     e.mov(e.ptr[e.rsp], e.arg_args);
@@ -364,7 +410,8 @@ TEST(VnniPlan, RefusesWithReason) {
 TEST(VnniPlan, Prints) {
   TargetInfo target;
   target.isa = Isa::kAvx512Vnni;
-  const GemmDesc desc{.n = 64, .k = 256, .a = DType::kQ8Act, .w = DType::kQ4_K, .rows = 1, .epilogue = {.silu_mul = true}};
+  const GemmDesc desc{
+      .n = 64, .k = 256, .a = DType::kQ8Act, .w = DType::kQ4_K, .rows = 1, .epilogue = {.silu_mul = true}};
   const auto plan = PlanGemmVnni(desc, target);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(ToString(*plan).substr(0, 24), "tile_rows 1, k_block 256");

@@ -1,11 +1,12 @@
 // rows.eltwise against its reference: sums and products bit for bit, SiLU within the bound that math_emit.h states.
+#include "ir/support/ref/eltwise.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
 #include "codegen/rows/rows_ref.h"
-#include "ir/support/ref/eltwise.h"
 #include "tests/unit/rows/rows_testing.h"
 
 namespace xjit {

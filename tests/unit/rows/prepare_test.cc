@@ -42,7 +42,7 @@ PrepareDesc Describe(int64_t cols, DType out, bool norm) {
 
 // Runs `rows` rows between guard pages, in two parts, and returns the output rows.
 std::vector<uint8_t> RunRows(const EmittedKernel& kernel, const PrepareDesc& desc, const std::vector<float>& x,
-                         const std::vector<float>& gain, int64_t rows, GuardedBuffer::Edge edge) {
+                             const std::vector<float>& gain, int64_t rows, GuardedBuffer::Edge edge) {
   const int64_t written = WrittenBytes(desc.out, desc.cols);
   GuardedBuffer in(static_cast<size_t>((rows - 1) * desc.ldx_bytes + desc.cols * 4), 0xff, edge);
   GuardedBuffer gains(static_cast<size_t>(desc.cols * 4), 0, edge);
@@ -143,13 +143,11 @@ TEST_P(Prepare, Avx2RowHasNoAvx512) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, Prepare,
-                         ::testing::Combine(::testing::ValuesIn(testing::kRowIsas),
-                                            ::testing::ValuesIn(testing::kSizes)),
-                         [](const auto& info) {
-                           return std::string(Name(std::get<0>(info.param))) + "_" +
-                                  std::to_string(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Rows, Prepare, ::testing::Combine(::testing::ValuesIn(testing::kRowIsas), ::testing::ValuesIn(testing::kSizes)),
+    [](const auto& info) {
+      return std::string(Name(std::get<0>(info.param))) + "_" + std::to_string(std::get<1>(info.param));
+    });
 
 class PrepareIsa : public ::testing::TestWithParam<Isa> {
  protected:
@@ -170,9 +168,9 @@ class PrepareIsa : public ::testing::TestWithParam<Isa> {
 TEST_P(PrepareIsa, QuantisesZeroTinyAndHugeBlocks) {
   std::vector<float> x(10 * 32, 0.0f);  // block 0 is zeros
   for (int i = 0; i < 32; ++i) {
-    x[32 + i] = static_cast<float>(i - 16) * 1e-41f;                                // denormal
+    x[32 + i] = static_cast<float>(i - 16) * 1e-41f;                                    // denormal
     x[64 + i] = static_cast<float>(i - 15) * (std::numeric_limits<float>::max() / 16);  // to the largest f32
-    x[96 + i] = static_cast<float>(i - 16) * 1e-38f;                                // 127 / max overflows
+    x[96 + i] = static_cast<float>(i - 16) * 1e-38f;                                    // 127 / max overflows
     x[128 + i] = i == 7 ? -5.0f : -0.0f;
     x[160 + i] = static_cast<float>(i) + 0.5f;
     x[9 * 32 + i] = i == 31 ? 1.0f : 0.0f;
@@ -196,11 +194,11 @@ TEST_P(PrepareIsa, RoundsTiesToEven) {
 
 TEST_P(PrepareIsa, Bf16KeepsTiesInfinitiesAndNans) {
   const float inf = std::numeric_limits<float>::infinity();
-  ExpectExact(DType::kBF16, {std::bit_cast<float>(0x3f808000u), std::bit_cast<float>(0x3f818000u),
-                             std::bit_cast<float>(0x3f807fffu), std::bit_cast<float>(0x3f808001u), inf, -inf, 0.0f, -0.0f,
-                             std::numeric_limits<float>::max(), std::bit_cast<float>(0x7fc00001u),
-                             std::bit_cast<float>(0x7fffffffu), std::bit_cast<float>(0xffffffffu),
-                             std::bit_cast<float>(0x7f800001u), 1.0f, -1.0f, 3.14159f, -2.71828f, 65504.0f, 1e-30f});
+  ExpectExact(DType::kBF16,
+              {std::bit_cast<float>(0x3f808000u), std::bit_cast<float>(0x3f818000u), std::bit_cast<float>(0x3f807fffu),
+               std::bit_cast<float>(0x3f808001u), inf, -inf, 0.0f, -0.0f, std::numeric_limits<float>::max(),
+               std::bit_cast<float>(0x7fc00001u), std::bit_cast<float>(0x7fffffffu), std::bit_cast<float>(0xffffffffu),
+               std::bit_cast<float>(0x7f800001u), 1.0f, -1.0f, 3.14159f, -2.71828f, 65504.0f, 1e-30f});
 }
 
 TEST_P(PrepareIsa, NormSurvivesZerosAndLargeValues) {
@@ -226,7 +224,8 @@ TEST(PreparePlan, RefusesWithAReason) {
   EXPECT_EQ(message({.cols = 0, .ldx_bytes = 4, .ldo_bytes = 4}), "cols = 0 is not in 1..268435456");
   EXPECT_EQ(message({.cols = 33, .out = DType::kQ8Act, .ldx_bytes = 132, .ldo_bytes = 128}),
             "q8act rows are whole blocks of 32, but cols = 33");
-  EXPECT_EQ(message({.cols = 32, .out = DType::kF16, .ldx_bytes = 128, .ldo_bytes = 64}), "no conversion from f32 to f16");
+  EXPECT_EQ(message({.cols = 32, .out = DType::kF16, .ldx_bytes = 128, .ldo_bytes = 64}),
+            "no conversion from f32 to f16");
   EXPECT_EQ(message({.cols = 32, .ldx_bytes = 124, .ldo_bytes = 128}),
             "ldx_bytes = 124 is not a multiple of 4 from 128 to 1073741824");
 }

@@ -77,8 +77,12 @@ TEST(Embed, IsTheColumnOfItsId) {
   step.rows = 3;
   step.ids = ids;
   std::vector<float> out(3 * 50, -1);
-  const EmbedArgs args{.step = &step, .packed = packed.data(), .encoding = DType::kF32, .k = kHidden,
-                       .out = out.data(), .ldo_bytes = 200};
+  const EmbedArgs args{.step = &step,
+                       .packed = packed.data(),
+                       .encoding = DType::kF32,
+                       .k = kHidden,
+                       .out = out.data(),
+                       .ldo_bytes = 200};
   EmbedKernel(&args, 0, 1, 0, 2);
   EmbedKernel(&args, 0, 1, 2, 3);
   for (int m = 0; m < 3; ++m) {

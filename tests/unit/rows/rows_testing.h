@@ -19,7 +19,8 @@
 namespace xjit::testing {
 
 inline constexpr Isa kRowIsas[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16};
-inline constexpr int64_t kSizes[] = {1, 15, 16, 17, 31, 32, 33, 64, 95, 96, 160, 256, 288, 480, 512, 544, 576, 1536, 8960};
+inline constexpr int64_t kSizes[] = {1,   15,  16,  17,  31,  32,  33,  64,   95,  96,
+                                     160, 256, 288, 480, 512, 544, 576, 1536, 8960};
 
 inline TargetInfo TargetOf(Isa isa) {
   TargetInfo target;
@@ -27,8 +28,8 @@ inline TargetInfo TargetOf(Isa isa) {
   return target;
 }
 
-// Instructions with an EVEX prefix (0x62, which begins no other 64-bit instruction) up to the kernel's ret, behind which
-// constants lie.
+// Instructions with an EVEX prefix (0x62, which begins no other 64-bit instruction) up to the kernel's ret, behind
+// which constants lie.
 inline int CountEvex(const std::string& disassembly, const uint8_t* code) {
   int count = 0;
   std::istringstream lines(disassembly);
@@ -66,7 +67,8 @@ class EmittedKernel {
   // Runs rows [m0, m1) and expects the callee-saved registers to come back.
   void Run(const void* args, int64_t m0, int64_t m1) const {
     ASSERT_TRUE(ok());
-    EXPECT_EQ(Checker()(kernel_.fn, args, m0, m1), 0u) << "callee-saved registers changed: bits rbx rbp r12 r13 r14 r15";
+    EXPECT_EQ(Checker()(kernel_.fn, args, m0, m1), 0u)
+        << "callee-saved registers changed: bits rbx rbp r12 r13 r14 r15";
   }
 
  private:

@@ -79,7 +79,7 @@ TEST(KvCache, GivesOutTheLowestPages) {
     const size_t s = random() % seqs.size();
     Sequence& seq = seqs[s];
     if (random() % 3 != 0) {
-      const auto tokens = static_cast<int32_t>(random() % 90);
+      const auto tokens = static_cast<int32_t>(random() % 400);
       const auto need = static_cast<size_t>(KvPages(seq.length + tokens));
       const size_t more = need > want[s].size() ? need - want[s].size() : 0;
       const bool ok = seq.length + tokens <= 1000 && more <= free.size();

@@ -1,4 +1,5 @@
-// Every case of the chat vectors: what Jinja2, set up as in transformers, makes of conversations and of small templates.
+// Every case of the chat vectors: what Jinja2, set up as in transformers, makes of conversations and of small
+// templates.
 #include <gtest/gtest.h>
 
 #include "tests/unit/text/text_data.h"
@@ -17,7 +18,11 @@ struct Rendering {
     add_generation_prompt = c.at("add_generation_prompt");
   }
   RenderRequest View() const {
-    return {.messages = messages, .tools = tools, .kwargs = kwargs, .add_generation_prompt = add_generation_prompt, .now = kNow};
+    return {.messages = messages,
+            .tools = tools,
+            .kwargs = kwargs,
+            .add_generation_prompt = add_generation_prompt,
+            .now = kNow};
   }
   std::string messages;
   std::optional<std::string> tools, kwargs;
@@ -91,8 +96,8 @@ TEST(ChatVectors, TemplateLanguage) {
   for (const Json& c : cases) {
     SCOPED_TRACE(c.at("name").get<std::string>());
     SCOPED_TRACE(c.at("template").get<std::string>());
-    const auto compiled =
-        ChatTemplate::Compile(c.at("template").get<std::string>(), {.bos = "<s>", .eos = "</s>", .unk = "<unk>", .pad = {}});
+    const auto compiled = ChatTemplate::Compile(c.at("template").get<std::string>(),
+                                                {.bos = "<s>", .eos = "</s>", .unk = "<unk>", .pad = {}});
     // A template that is wrong for all conversations is refused at once.
     Check(c, compiled.ok() ? compiled->Render(Rendering(c).View()) : Result<std::string>(compiled.error()));
   }

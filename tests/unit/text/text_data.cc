@@ -101,16 +101,27 @@ class Reader {
   // A number of any type as the widest of its kind.
   double Number(uint32_t type) {
     switch (type) {
-      case 0: case 7: return Get<uint8_t>();
-      case 1: return Get<int8_t>();
-      case 2: return Get<uint16_t>();
-      case 3: return Get<int16_t>();
-      case 4: return Get<uint32_t>();
-      case 5: return Get<int32_t>();
-      case 6: return Get<float>();
-      case 10: return static_cast<double>(Get<uint64_t>());
-      case 11: return static_cast<double>(Get<int64_t>());
-      default: return Get<double>();
+      case 0:
+      case 7:
+        return Get<uint8_t>();
+      case 1:
+        return Get<int8_t>();
+      case 2:
+        return Get<uint16_t>();
+      case 3:
+        return Get<int16_t>();
+      case 4:
+        return Get<uint32_t>();
+      case 5:
+        return Get<int32_t>();
+      case 6:
+        return Get<float>();
+      case 10:
+        return static_cast<double>(Get<uint64_t>());
+      case 11:
+        return static_cast<double>(Get<int64_t>());
+      default:
+        return Get<double>();
     }
   }
 
@@ -163,8 +174,10 @@ std::optional<OwnedVocabulary> ReadGgufVocabulary(const fs::path& path) {
   return v;
 }
 
-OwnedVocabulary ConvertToGguf(const Json& tokenizer_json, const std::string& pre) {
-  const Json& model = tokenizer_json.at("model");
+OwnedVocabulary ConvertToGguf(const std::string& tokenizer_json, const std::string& pre) {
+  // Not Json: finding a key in an ordered object takes time in proportion to its size.
+  const nlohmann::json root = nlohmann::json::parse(tokenizer_json);
+  const nlohmann::json& model = root.at("model");
   OwnedVocabulary v;
   v.model = pre.empty() ? "llama" : "gpt2";
   v.pre = pre;
@@ -179,17 +192,17 @@ OwnedVocabulary ConvertToGguf(const Json& tokenizer_json, const std::string& pre
     ids[text] = id;
   };
   for (const auto& [text, id] : model.at("vocab").items()) put(text, id, 1);
-  for (const Json& token : tokenizer_json.at("added_tokens")) {
+  for (const nlohmann::json& token : root.at("added_tokens")) {
     put(token.at("content"), token.at("id"), token.at("special").get<bool>() ? 3 : 4);
   }
-  const auto halves = [](const Json& merge) -> std::pair<std::string, std::string> {
+  const auto halves = [](const nlohmann::json& merge) -> std::pair<std::string, std::string> {
     if (merge.is_array()) return {merge[0], merge[1]};
     const std::string text = merge;
     const size_t at = text.find(' ', 1);
     return {text.substr(0, at), text.substr(at + 1)};
   };
   if (!pre.empty()) {
-    for (const Json& merge : model.at("merges")) {
+    for (const nlohmann::json& merge : model.at("merges")) {
       const auto [left, right] = halves(merge);
       v.merges.push_back(left + " " + right);
     }
@@ -200,7 +213,7 @@ OwnedVocabulary ConvertToGguf(const Json& tokenizer_json, const std::string& pre
     if (text.size() == 6 && text.starts_with("<0x") && text.ends_with(">")) v.types[id] = 6;
   }
   v.scores.assign(v.tokens.size(), -1e9f);
-  const Json& merges = model.at("merges");
+  const nlohmann::json& merges = model.at("merges");
   for (size_t rank = merges.size(); rank-- > 0;) {
     const auto [left, right] = halves(merges[rank]);
     // Whole numbers up to 2^24 are exact in float.

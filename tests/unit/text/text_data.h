@@ -49,8 +49,8 @@ struct OwnedVocabulary {
 // Reads the metadata tokenizer.* of a GGUF file, trusting it: files here are our own.
 std::optional<OwnedVocabulary> ReadGgufVocabulary(const std::filesystem::path& path);
 
-// The vocabulary as a converter to GGUF would write it: `pre` empty for the SentencePiece kind, whose scores are then the
-// order of the merges.
-OwnedVocabulary ConvertToGguf(const Json& tokenizer_json, const std::string& pre);
+// The vocabulary as a converter to GGUF would write it: `pre` empty for the SentencePiece kind, whose scores are then
+// the order of the merges.
+OwnedVocabulary ConvertToGguf(const std::string& tokenizer_json, const std::string& pre);
 
 }  // namespace xjit::text::test

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+
 #include "tests/unit/text/text_data.h"
 
 namespace xjit::text::test {
@@ -26,80 +29,70 @@ std::string CaseName(const testing::TestParamInfo<Case>& info) {
   return info.param.name + suffix[static_cast<int>(info.param.source)];
 }
 
-class Vectors : public testing::TestWithParam<Case> {
- protected:
-  void SetUp() override {
-    if (!SharedDir()) GTEST_SKIP() << "no expected results at " << XJIT_SHARED_DIR;
-    const auto& [name, source, pre] = GetParam();
-    std::optional<Result<Tokenizer>> loaded;
-    if (source == Source::kGguf) {
-      const auto vocabulary = ReadGgufVocabulary(*SharedDir() / "text/tokenizers" / name / "vocab.gguf");
-      ASSERT_TRUE(vocabulary);
-      loaded.emplace(Tokenizer::FromGguf(vocabulary->View()));
-    } else {
-      const auto files = FindFiles(name);
-      if (!files) GTEST_SKIP() << name << " is not at " << FetchedDir() << " (tests/fetch_tokenizers.sh fetches it)";
-      if (source == Source::kJson) {
-        loaded.emplace(Tokenizer::FromJson(files->json, files->config, files->jinja));
-      } else {
-        OwnedVocabulary v = ConvertToGguf(Json::parse(files->json), pre);
-        SetEnds(v, name);
-        loaded.emplace(Tokenizer::FromGguf(v.View()));
-      }
-    }
-    ASSERT_TRUE(loaded->ok()) << loaded->error().message;
-    tokenizer_.emplace(std::move(**loaded));
-    cases_ = ReadLines(*SharedDir() / "text/vectors" / (name + ".jsonl"));
-    ASSERT_GT(cases_.size(), 100u);
+// What the files that are converted say about the ends of a text.
+void SetEnds(OwnedVocabulary& v, const std::string& name) {
+  const auto id = [&](const char* key) -> std::optional<uint32_t> {
+    const Json& token = Index().at(name).at(key);
+    if (token.is_null()) return std::nullopt;
+    return std::find(v.tokens.begin(), v.tokens.end(), token.get<std::string>()) - v.tokens.begin();
+  };
+  v.bos = id("bos_token");
+  v.eos = id("eos_token");
+  v.add_bos = name == "llama3_1" || name == "llama2" || name == "gemma3";
+  v.add_space_prefix = name == "llama2";
+}
+
+Result<Tokenizer> LoadFrom(const Case& c, const Files& files) {
+  if (c.source == Source::kJson) return Tokenizer::FromJson(files.json, files.config, files.jinja);
+  OwnedVocabulary v = ConvertToGguf(files.json, c.pre);
+  SetEnds(v, c.name);
+  return Tokenizer::FromGguf(v.View());
+}
+
+std::shared_ptr<const Tokenizer> Load(const Case& c) {
+  Result<Tokenizer> loaded = Error{};
+  if (c.source == Source::kGguf) {
+    const auto vocabulary = ReadGgufVocabulary(*SharedDir() / "text/tokenizers" / c.name / "vocab.gguf");
+    if (vocabulary) loaded = Tokenizer::FromGguf(vocabulary->View());
+  } else {
+    const auto files = FindFiles(c.name);
+    if (!files) return nullptr;
+    loaded = LoadFrom(c, *files);
   }
+  EXPECT_TRUE(loaded.ok()) << loaded.error().message;
+  return loaded.ok() ? std::make_shared<Tokenizer>(std::move(*loaded)) : nullptr;
+}
 
-  // What the files that are converted say about the ends of a text.
-  static void SetEnds(OwnedVocabulary& v, const std::string& name) {
-    const auto id = [&](const char* key) -> std::optional<uint32_t> {
-      const Json& token = Index().at(name).at(key);
-      if (token.is_null()) return std::nullopt;
-      return std::find(v.tokens.begin(), v.tokens.end(), token.get<std::string>()) - v.tokens.begin();
-    };
-    v.bos = id("bos_token");
-    v.eos = id("eos_token");
-    v.add_bos = name == "llama3_1" || name == "llama2" || name == "gemma3";
-    v.add_space_prefix = name == "llama2";
-  }
-
-  std::optional<Tokenizer> tokenizer_;
-  std::vector<Json> cases_;
-};
-
-TEST_P(Vectors, Encode) {
-  for (const Json& c : cases_) {
+void CheckEncode(const Tokenizer& tokenizer, const std::vector<Json>& cases) {
+  for (const Json& c : cases) {
     if (c.at("kind") != "encode") continue;
     SCOPED_TRACE(c.at("id").get<std::string>());
-    const auto ids = tokenizer_->Encode(c.at("text").get<std::string>(), c.at("add_special"), c.at("parse_special"));
+    const auto ids = tokenizer.Encode(c.at("text").get<std::string>(), c.at("add_special"), c.at("parse_special"));
     ASSERT_TRUE(ids.ok()) << ids.error().message;
     EXPECT_EQ(*ids, c.at("ids").get<std::vector<uint32_t>>()) << c.at("text");
   }
 }
 
-TEST_P(Vectors, Decode) {
-  for (const Json& c : cases_) {
+void CheckDecode(const Tokenizer& tokenizer, const std::vector<Json>& cases) {
+  for (const Json& c : cases) {
     if (c.at("kind") != "encode") continue;
     SCOPED_TRACE(c.at("id").get<std::string>());
     const auto ids = c.at("ids").get<std::vector<uint32_t>>();
-    const auto shown = tokenizer_->Decode(ids, /*skip_special=*/false);
-    const auto skipped = tokenizer_->Decode(ids, /*skip_special=*/true);
+    const auto shown = tokenizer.Decode(ids, /*skip_special=*/false);
+    const auto skipped = tokenizer.Decode(ids, /*skip_special=*/true);
     ASSERT_TRUE(shown.ok() && skipped.ok());
     EXPECT_EQ(*shown, c.at("decoded").get<std::string>());
     EXPECT_EQ(*skipped, c.at("decoded_skip_special").get<std::string>());
   }
 }
 
-TEST_P(Vectors, Stream) {
+void CheckStream(const Tokenizer& tokenizer, const std::vector<Json>& cases) {
   int streams = 0;
-  for (const Json& c : cases_) {
+  for (const Json& c : cases) {
     if (c.at("kind") != "stream") continue;
     ++streams;
     SCOPED_TRACE(c.at("id").get<std::string>());
-    StreamDecoder stream = tokenizer_->Stream(c.at("skip_special"));
+    StreamDecoder stream = tokenizer.Stream(c.at("skip_special"));
     // The second round shows that Finish begins anew.
     for (int round = 0; round < 2; ++round) {
       std::vector<std::string> pieces;
@@ -111,34 +104,49 @@ TEST_P(Vectors, Stream) {
   EXPECT_GT(streams, 10);
 }
 
-TEST_P(Vectors, TokensAndTheirBytes) {
-  EXPECT_EQ(tokenizer_->vocab_size(), Index().at(GetParam().name).at("vocab_size").get<size_t>());
-  EXPECT_GT(tokenizer_->memory_bytes(), tokenizer_->vocab_size() * 10);
-  const Json& eos = Index().at(GetParam().name).at("eos_token");
-  ASSERT_TRUE(tokenizer_->eos());
-  EXPECT_EQ(tokenizer_->TokenSpelling(*tokenizer_->eos()), eos.get<std::string>());
-  EXPECT_EQ(tokenizer_->TokenToId(eos.get<std::string>()), tokenizer_->eos());
-  EXPECT_THAT(tokenizer_->end_ids(), testing::Contains(*tokenizer_->eos()));
-  EXPECT_TRUE(tokenizer_->IsSpecial(*tokenizer_->eos()));
-  EXPECT_FALSE(tokenizer_->TokenBytes(1u << 30));
+void CheckTokens(const Tokenizer& tokenizer, const Json& entry) {
+  EXPECT_EQ(tokenizer.vocab_size(), entry.at("vocab_size").get<size_t>());
+  EXPECT_GT(tokenizer.memory_bytes(), tokenizer.vocab_size() * 10);
+  const std::string eos = entry.at("eos_token");
+  ASSERT_TRUE(tokenizer.eos());
+  EXPECT_EQ(tokenizer.TokenSpelling(*tokenizer.eos()), eos);
+  EXPECT_EQ(tokenizer.TokenToId(eos), tokenizer.eos());
+  EXPECT_THAT(tokenizer.end_ids(), testing::Contains(*tokenizer.eos()));
+  EXPECT_TRUE(tokenizer.IsSpecial(*tokenizer.eos()));
+  EXPECT_FALSE(tokenizer.TokenBytes(1u << 30));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Vectors,
-                         testing::Values(Case{"smollm2", Source::kJson, ""}, Case{"smollm2", Source::kGguf, ""},
-                                         Case{"smollm2", Source::kConverted, "smollm"},
-                                         Case{"spm4k", Source::kJson, ""}, Case{"spm4k", Source::kGguf, ""},
-                                         Case{"qwen3", Source::kJson, ""}, Case{"qwen3", Source::kConverted, "qwen2"},
-                                         Case{"llama3", Source::kJson, ""},
-                                         Case{"llama3", Source::kConverted, "llama-bpe"},
-                                         Case{"llama3_1", Source::kJson, ""},
-                                         Case{"llama3_1", Source::kConverted, "llama-bpe"},
-                                         Case{"llama2", Source::kJson, ""}, Case{"llama2", Source::kConverted, ""},
-                                         Case{"deepseek_v3", Source::kJson, ""},
-                                         Case{"deepseek_v3", Source::kConverted, "deepseek-v3"},
-                                         Case{"gemma3", Source::kJson, ""}, Case{"gemma3", Source::kConverted, ""},
-                                         Case{"gptoss", Source::kJson, ""},
-                                         Case{"gptoss", Source::kConverted, "gpt-4o"}),
-                         CaseName);
+class Vectors : public testing::TestWithParam<Case> {};
+
+// One test for all, because loading takes longer than the cases do.
+TEST_P(Vectors, Cases) {
+  if (!SharedDir()) GTEST_SKIP() << "no expected results at " << XJIT_SHARED_DIR;
+  const std::shared_ptr<const Tokenizer> tokenizer = Load(GetParam());
+  if (HasFailure()) return;
+  if (!tokenizer) {
+    GTEST_SKIP() << GetParam().name << " is not at " << FetchedDir() << " (tests/fetch_tokenizers.sh fetches it)";
+  }
+  const std::vector<Json> cases = ReadLines(*SharedDir() / "text/vectors" / (GetParam().name + ".jsonl"));
+  ASSERT_GT(cases.size(), 100u);
+  CheckEncode(*tokenizer, cases);
+  CheckDecode(*tokenizer, cases);
+  CheckStream(*tokenizer, cases);
+  CheckTokens(*tokenizer, Index().at(GetParam().name));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Vectors,
+    testing::Values(Case{"smollm2", Source::kJson, ""}, Case{"smollm2", Source::kGguf, ""},
+                    Case{"smollm2", Source::kConverted, "smollm"}, Case{"spm4k", Source::kJson, ""},
+                    Case{"spm4k", Source::kGguf, ""}, Case{"qwen3", Source::kJson, ""},
+                    Case{"qwen3", Source::kConverted, "qwen2"}, Case{"llama3", Source::kJson, ""},
+                    Case{"llama3", Source::kConverted, "llama-bpe"}, Case{"llama3_1", Source::kJson, ""},
+                    Case{"llama3_1", Source::kConverted, "llama-bpe"}, Case{"llama2", Source::kJson, ""},
+                    Case{"llama2", Source::kConverted, ""}, Case{"deepseek_v3", Source::kJson, ""},
+                    Case{"deepseek_v3", Source::kConverted, "deepseek-v3"}, Case{"gemma3", Source::kJson, ""},
+                    Case{"gemma3", Source::kConverted, ""}, Case{"gptoss", Source::kJson, ""},
+                    Case{"gptoss", Source::kConverted, "gpt-4o"}),
+    CaseName);
 
 // The small models' tokenizers: texts, ids without the beginning-of-text token, and the text that comes back.
 class Goldens : public testing::TestWithParam<std::string> {};
@@ -150,11 +158,13 @@ void CheckGolden(const Tokenizer& tokenizer, const Json& cases) {
     const auto ids = tokenizer.Encode(text, /*add_special=*/false, /*parse_special=*/true);
     ASSERT_TRUE(ids.ok()) << ids.error().message;
     EXPECT_EQ(*ids, c.at("ids").get<std::vector<uint32_t>>());
-    const auto decoded = tokenizer.Decode(*ids, /*skip_special=*/true);
+    const auto decoded = tokenizer.Decode(*ids, /*skip_special=*/false);
     ASSERT_TRUE(decoded.ok());
     EXPECT_EQ(*decoded, c.at("decoded").get<std::string>());
   }
 }
+
+constexpr char kDecomposed[] = "cafe\u0301";
 
 TEST_P(Goldens, Cases) {
   if (!SharedDir()) GTEST_SKIP() << "no expected results at " << XJIT_SHARED_DIR;
@@ -171,7 +181,17 @@ TEST_P(Goldens, Cases) {
     SCOPED_TRACE("model.gguf");
     const auto gguf = Tokenizer::FromGguf(vocabulary->View());
     ASSERT_TRUE(gguf.ok()) << gguf.error().message;
-    CheckGolden(*gguf, Json::parse(*cases));
+    Json rest = Json::array();
+    for (Json& c : Json::parse(*cases)) {
+      const std::string text = c.at("text");
+      if (vocabulary->pre == "qwen2" && text == kDecomposed) {
+        // "qwen2" stands for a tokenizer that composes characters first, which this file's tokenizer.json does not.
+        EXPECT_EQ(*gguf->Encode(text, false, true), *gguf->Encode("caf\u00e9", false, true));
+      } else {
+        rest.push_back(std::move(c));
+      }
+    }
+    CheckGolden(*gguf, rest);
   }
 }
 

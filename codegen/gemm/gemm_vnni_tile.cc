@@ -1,0 +1,131 @@
+#include "codegen/gemm/gemm_vnni_tile.h"
+
+#include <algorithm>
+
+namespace xjit {
+
+using Xbyak::RegExp;
+using Xbyak::Zmm;
+
+int VnniUnpackedBytes(const VnniWeights& weights) {
+  return kVnniSecondAt + (weights.minimum || weights.halves() ? 128 : 0);
+}
+
+VnniTile::VnniTile(const GemmDesc& desc, const GemmPlan& plan, int rows, const Pointers& pointers, Emitter& e)
+    : weights_(VnniWeightsOf(desc.w)),
+      act_{desc.k},
+      lda_bytes_(desc.lda_bytes),
+      rows_(rows),
+      prefetch_(plan.prefetch_next_panel),
+      p_(pointers),
+      e_(e),
+      sums_(regs_.Vecs("sums", 2 * rows)),
+      dots_(regs_.Vecs("dots", (weights_.halves() ? 4 : 2) * rows)),
+      b_(regs_.Vecs("b", 2)),
+      broadcast_(regs_.Vecs("broadcast", plan.broadcast_a ? 4 : 0)) {}
+
+void VnniTile::Block() {
+  Start();
+  Dots();
+  if (weights_.halves()) {
+    ScaleHalves();
+  } else {
+    Scale();
+  }
+}
+
+// Where the dword of the block is in an array of the row's record.
+RegExp VnniTile::Activation(int row, int array, int scale) const {
+  return p_.a + p_.block * scale + (RowOffset(row) + array);
+}
+
+// Both groups' vectors at `at` in the unpacked block.
+void VnniTile::Load(int at) {
+  for (int group = 0; group < 2; ++group) e_.vmovaps(b(group), e_.ptr[p_.weights + (at + 64 * group)]);
+}
+
+// int32 sums that cancel the offset of the unsigned weights.
+void VnniTile::Start() {
+  for (int half = 0; half < (weights_.halves() ? 2 : 1); ++half) {
+    for (int row = 0; row < rows_; ++row) {
+      const Zmm first = dot(half, row, 0), second = dot(half, row, 1);
+      if (weights_.offset_log2 == 0) {
+        e_.vpxord(first, first, first);
+        e_.vpxord(second, second, second);
+        continue;
+      }
+      const RegExp sum =
+          weights_.halves() ? Activation(row, act_.neg_half_sum() + 4 * half, 8) : Activation(row, act_.neg_sum());
+      e_.vpslld(first, e_.ptr_b[sum], static_cast<uint8_t>(weights_.offset_log2));
+      e_.vmovdqa32(second, first);
+    }
+  }
+}
+
+void VnniTile::Dots() {
+  size_t next = 0;
+  for (int i = 0; i < 8; ++i) {
+    // The halves of q6_k in turn: twice as many independent chains.
+    const int half = weights_.halves() ? i % 2 : 0;
+    const int g = weights_.halves() ? i / 2 + 4 * half : i;
+    Load(128 * g);
+    if (prefetch_ && i % 4 == 0) {
+      e_.prefetcht1(e_.ptr[p_.prefetch]);
+      e_.add(p_.prefetch, p_.prefetch_step);
+    }
+    for (int row = 0; row < rows_; ++row) {
+      const RegExp a = p_.q + (RowOffset(row) + 4 * g);
+      if (broadcast_.size() > 0) {
+        const Zmm x = broadcast_.Z(next++ % broadcast_.size());
+        e_.vpbroadcastd(x, e_.ptr[a]);
+        for (int group = 0; group < 2; ++group) e_.vpdpbusd(dot(half, row, group), b(group), x);
+      } else {
+        for (int group = 0; group < 2; ++group) e_.vpdpbusd(dot(half, row, group), b(group), e_.ptr_b[a]);
+      }
+    }
+  }
+}
+
+void VnniTile::Scale() {
+  Load(kVnniScaleAt);
+  for (int row = 0; row < rows_; ++row) {
+    for (int group = 0; group < 2; ++group) {
+      const Zmm d = dot(0, row, group);
+      e_.vcvtdq2ps(d, d);
+      e_.vmulps(d, d, e_.ptr_b[Activation(row, act_.scale())]);
+      e_.vfmadd231ps(sum(row, group), d, b(group));
+    }
+  }
+  if (!weights_.minimum) return;
+  Load(kVnniSecondAt);
+  for (int row = 0; row < rows_; ++row) {
+    const auto scaled_sum = e_.ptr_b[Activation(row, act_.scaled_sum())];
+    for (int group = 0; group < 2; ++group) {
+      if (weights_.minimum_negative) {
+        e_.vfnmadd231ps(sum(row, group), b(group), scaled_sum);
+      } else {
+        e_.vfmadd231ps(sum(row, group), b(group), scaled_sum);
+      }
+    }
+  }
+}
+
+void VnniTile::ScaleHalves() {
+  Load(kVnniScaleAt);
+  for (int row = 0; row < rows_; ++row) {
+    for (int group = 0; group < 2; ++group) {
+      e_.vcvtdq2ps(dot(0, row, group), dot(0, row, group));
+      e_.vmulps(dot(0, row, group), dot(0, row, group), b(group));
+    }
+  }
+  Load(kVnniSecondAt);
+  for (int row = 0; row < rows_; ++row) {
+    for (int group = 0; group < 2; ++group) {
+      e_.vcvtdq2ps(dot(1, row, group), dot(1, row, group));
+      e_.vfmadd231ps(dot(0, row, group), dot(1, row, group), b(group));
+      e_.vfmadd231ps(sum(row, group), dot(0, row, group), e_.ptr_b[Activation(row, act_.scale())]);
+    }
+  }
+}
+
+}  // namespace xjit

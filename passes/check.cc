@@ -1,0 +1,116 @@
+#include "passes/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "ir/ops.h"
+
+namespace xjit {
+namespace {
+
+// SplitMix64 (Steele, Lea, Flood 2014): a good mixing of a counter.
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+// Uniform in [-1, 1).
+float Unit(uint64_t bits) { return static_cast<float>(static_cast<int64_t>(Mix(bits)) >> 40) * 0x1p-23f; }
+
+uint64_t HashName(std::string_view name) {
+  uint64_t h = 1469598103934665603ull;  // FNV-1a
+  for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return h;
+}
+
+// Enough tokens that chunks, windows and causality show.
+constexpr int kCheckRows = 5;
+
+}  // namespace
+
+absl::Status RandomWeights::Row(int64_t layer, const Weight& w, int64_t n, std::span<float> out) {
+  const auto parts = w.parts();
+  auto value = [&](const std::string& name, int64_t row, int64_t column) {
+    return Unit(seed_ ^ HashName(name) ^ Mix(static_cast<uint64_t>(layer + 1)) ^ Mix(static_cast<uint64_t>(row) << 32 ^ static_cast<uint64_t>(column)));
+  };
+  if (w.type.dims.size() == 1) {
+    size_t at = 0;
+    for (const Weight::Part& part : parts) {
+      for (int64_t i = 0; i < part.rows; ++i) out[at++] = 1.0f + 0.5f * value(part.name, i, 0);
+    }
+    return absl::OkStatus();
+  }
+  size_t p = 0;
+  while (p + 1 < parts.size() && n >= parts[p].rows) n -= parts[p++].rows;
+  const float scale = std::sqrt(3.0f / static_cast<float>(out.size()));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = scale * value(parts[p].name, n, static_cast<int64_t>(i));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed) {
+  Observed observed;
+  for (const auto& f : module.functions) {
+    InterpKv kv;
+    InterpStep step;
+    int64_t vocab = 1;
+    for (const auto& op : f->ops) {
+      if (op->code == OpCode::kEmbed) vocab = op->weight(1)->type.dims[0].size;
+    }
+    for (int i = 0; i < kCheckRows; ++i) {
+      step.ids.push_back(static_cast<int32_t>(Mix(seed + static_cast<uint64_t>(i)) % static_cast<uint64_t>(vocab)));
+      step.positions.push_back(i);
+      step.kv.push_back(&kv);
+    }
+    step.logit_rows = {kCheckRows - 1};
+    std::vector<TensorData> args;
+    for (size_t a = 0; a < f->args.size(); ++a) {
+      const Type& type = f->args[a]->type;
+      if (type.is_step()) continue;
+      TensorData data;
+      data.rows = type.dims[0].symbolic() ? (type.dims[0].symbol == 'L' ? 1 : kCheckRows) : type.dims[0].size;
+      data.cols = type.dims.size() > 1 ? type.cols() : 0;
+      if (type.elem == DType::kI32) {
+        data.ids = step.ids;
+      } else {
+        for (int64_t i = 0; i < data.rows * data.cols; ++i) {
+          data.f.push_back(Unit(seed ^ Mix((a + 1) << 40 ^ static_cast<uint64_t>(i))));
+        }
+      }
+      args.push_back(std::move(data));
+    }
+    RandomWeights weights(seed);
+    XJIT_ASSIGN_OR_RETURN(observed[f->name], InterpretFunction(module, *f, std::move(args), step, 0, weights));
+  }
+  return observed;
+}
+
+double CheckBound(PassStage stage) { return stage == PassStage::kPlanned ? 0.1 : 1e-4; }
+
+absl::Status CompareObserved(const Observed& want, const Observed& got, double bound) {
+  for (const auto& [name, results] : want) {
+    const auto it = got.find(name);
+    if (it == got.end() || it->second.size() != results.size()) return Internal("@{} is gone or gives other results", name);
+    for (size_t r = 0; r < results.size(); ++r) {
+      const auto& a = results[r].f;
+      const auto& b = it->second[r].f;
+      if (a.size() != b.size()) return Internal("@{}: result {} has another size", name, r);
+      double square = 0, worst = 0;
+      for (size_t i = 0; i < a.size(); ++i) {
+        square += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+        const double d = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+        worst = d > worst || std::isnan(d) ? d : worst;
+      }
+      const double rms = std::sqrt(square / static_cast<double>(std::max<size_t>(a.size(), 1)));
+      if (!(worst <= bound * std::max(rms, 1e-30))) {
+        return Internal("@{}: result {} differs by {:.3g}, {:.3g} of its root mean square (bound {})", name, r, worst,
+                        worst / std::max(rms, 1e-30), bound);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace xjit

@@ -1,0 +1,36 @@
+// Whether passes keep a module's meaning: runs it on the interpreter, with random arguments and weights, before and after.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/interpreter.h"
+#include "passes/pass.h"
+
+namespace xjit {
+
+// Weights that depend on nothing but seed, symbol, layer, row and column, so that joined and interleaved weights have the
+// values of their parts. Matrices have a standard deviation of 1/sqrt(k), vectors lie around 1.
+class RandomWeights : public WeightSource {
+ public:
+  explicit RandomWeights(uint64_t seed) : seed_(seed) {}
+  absl::Status Row(int64_t layer, const Weight& w, int64_t n, std::span<float> out) override;
+
+ private:
+  uint64_t seed_;
+};
+
+// What every function of a module computes for random inputs: @name -> results.
+using Observed = std::map<std::string, std::vector<TensorData>>;
+absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed);
+
+// The largest difference relative to the root mean square of the expected values that a pass of that stage may make: fused
+// ops reorder nothing but roundings of f32; plans round activations to bf16 (2^-9 each) or int8 (1/254 of a block's maximum).
+double CheckBound(PassStage stage);
+
+// Internal error naming the function and the difference where `got` is further from `want` than the bound.
+absl::Status CompareObserved(const Observed& want, const Observed& got, double bound);
+
+}  // namespace xjit

@@ -1,0 +1,276 @@
+// xjit bench-op gemm: a matrix product with random weights in any encoding.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "codegen/attention/attention_ref.h"
+#include "codegen/gemm/gemm_ref.h"
+#include "codegen/gemm/pack.h"
+#include "codegen/rows/q8_layout.h"
+#include "codegen/rows/rows_ref.h"
+#include "tools/bench_op.h"
+
+namespace xjit::tools {
+namespace {
+
+// Rows of weights that differ. A prime above a panel's columns: no two columns of a panel and no two neighbouring
+// panels are alike, and making them takes no time beside packing.
+constexpr int64_t kDistinctRows = 61;
+constexpr int64_t kSampleRows = 4, kSamplePanels = 4;
+
+// Every bit random but floats and the scales of blocks, which make values of at most about 1.
+void RandomWeightRow(DType type, int64_t k, std::mt19937_64& random, std::byte* row) {
+  const DTypeInfo& info = Info(type);
+  const int64_t bytes = RowBytes(type, k);
+  for (int64_t i = 0; i < bytes; ++i) row[i] = static_cast<std::byte>(random());
+  // An f16 of either sign with the given exponent.
+  const auto half = [&](std::byte* at, int exponent) {
+    const auto bits = static_cast<uint16_t>((random() & 0x83ff) | static_cast<uint64_t>(exponent + 15) << 10);
+    std::memcpy(at, &bits, 2);
+  };
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (std::byte* b = row; b < row + bytes; b += info.block_bytes) {
+    switch (type) {
+      case DType::kF32: {
+        const float value = uniform(random);
+        std::memcpy(b, &value, 4);
+        break;
+      }
+      case DType::kBF16: {
+        const uint16_t value = ToBf16(uniform(random));
+        std::memcpy(b, &value, 2);
+        break;
+      }
+      case DType::kF16:
+        half(b, -1 - static_cast<int>(random() % 6));
+        break;
+      case DType::kQ8_0:
+        half(b, -8);
+        break;
+      case DType::kQ6_K:
+        half(b + 208, -13);
+        break;
+      case DType::kQ4_K:
+      case DType::kQ5_K:
+        half(b, -12);
+        half(b + 2, -12);
+        break;
+      case DType::kQ4_1:
+      case DType::kQ5_1:
+        half(b, -5);
+        half(b + 2, -3);
+        break;
+      default:
+        half(b, -5);
+    }
+  }
+}
+
+// Values first, first + step, ... of [0, count), at most `most` of them, the last one included.
+std::vector<int64_t> Sample(int64_t count, int64_t most) {
+  std::vector<int64_t> picks;
+  const int64_t n = std::min(count, most);
+  for (int64_t i = 0; i < n; ++i) picks.push_back(n == 1 ? 0 : i * (count - 1) / (n - 1));
+  return picks;
+}
+
+class GemmBench {
+ public:
+  GemmBench(OpBench& bench, const GemmShape& shape, const GemmDesc& desc) : bench_(bench), shape_(shape), desc_(desc) {}
+
+  absl::Status Prepare() {
+    XJIT_ASSIGN_OR_RETURN(kernel_, bench_.library().Get(desc_));
+    XJIT_RETURN_IF_ERROR(bench_.library().Seal());
+    XJIT_RETURN_IF_ERROR(bench_.MakeScratch(kernel_->scratch_bytes));
+    row_isa_ = ChosenIsa(bench_.library(), desc_);
+    XJIT_ASSIGN_OR_RETURN(copies_, bench_.Copies(weight_bytes(), shape_.m <= kMaxFewRows));
+    XJIT_RETURN_IF_ERROR(MakeWeights());
+    return MakeRows();
+  }
+
+  OpRun Op() {
+    OpRun op;
+    op.copies = copies_;
+    op.flops = 2.0 * static_cast<double>(shape_.m) * static_cast<double>(shape_.n) * static_cast<double>(shape_.k);
+    op.bytes = static_cast<double>(weight_bytes());
+    op.peak = desc_.a == DType::kQ8Act  ? PeakKind::kInt8Dot
+              : desc_.a == DType::kBF16 ? PeakKind::kBf16Dot
+                                        : PeakKind::kF32Fma;
+    op.peak_isa = row_isa_;
+    op.run = [this](int thread, int64_t calls) { Run(thread, calls); };
+    return op;
+  }
+
+  // The product with the last copy against the reference, a few rows of a few panels.
+  OpError Check() {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    std::fill_n(reinterpret_cast<float*>(c_.data()), c_.size() / 4, nan);
+    bench_.pool().Run([&](int t) { Call(t, copies_ - 1); });
+    GemmArgs args = Args(0, copies_ - 1);
+    std::vector<float> want(static_cast<size_t>(c_.size()) / 4), column(static_cast<size_t>(desc_.k));
+    args.c = want.data();
+    OpError error;
+    // In any order a sum of k products is within k u sum|a w| of the exact one (Higham, Accuracy and Stability, 3.1);
+    // 40 more roundings cover dequantisation and epilogue. silu has a slope of at most 1.1 and its own error of 6e-7
+    // (math_emit.h), so that silu(gate) * up is within 2.1 of that.
+    error.rel_bound = static_cast<double>(desc_.k + 40) * 0x1p-24;
+    if (desc_.epilogue.silu_mul) error.rel_bound = 2.1 * error.rel_bound + 6e-7;
+    const bool silu = desc_.epilogue.silu_mul;
+    const int64_t panel_c = silu ? kGroupColumns : kPanelColumns;
+    for (int64_t p : Sample(desc_.panels(), kSamplePanels)) {
+      std::vector<std::vector<float>> w;
+      for (int64_t j = 0; j < kPanelColumns; ++j) {
+        UnpackColumn(desc_.w, desc_.k, static_cast<const std::byte*>(args.w), p * kPanelColumns + j, column.data());
+        w.push_back(column);
+      }
+      for (int64_t m : Sample(shape_.m, kSampleRows)) {
+        GemmRef(desc_, args, p, p + 1, m, m + 1);
+        const std::vector<float> a = ActivationRow(m);
+        const auto magnitude = [&](int64_t j) {
+          double sum = args.bias == nullptr ? 0 : std::fabs(args.bias[p * kPanelColumns + j]);
+          for (size_t i = 0; i < a.size(); ++i) sum += std::fabs(double{a[i]} * w[static_cast<size_t>(j)][i]);
+          return sum;
+        };
+        for (int64_t j = 0; j < panel_c; ++j) {
+          const int64_t at = m * desc_.ldc_bytes / 4 + p * panel_c + j;
+          double sum = magnitude(j);
+          if (silu) sum *= magnitude(j + kGroupColumns);
+          if (args.residual != nullptr) sum += std::fabs(args.residual[at]);
+          error.Add(reinterpret_cast<const float*>(c_.data())[at], want[static_cast<size_t>(at)], sum);
+        }
+      }
+    }
+    return error;
+  }
+
+  const Kernel& kernel() const { return *kernel_; }
+
+ private:
+  int64_t weight_bytes() const { return desc_.panels() * PanelBytes(desc_.w, desc_.k); }
+  int64_t copy_stride() const { return (weight_bytes() + 63) / 64 * 64; }
+
+  // A thread's share: panels; rows where there are many of these and fewer panels than threads.
+  struct Part {
+    int64_t n0, n1, m0, m1;
+  };
+  Part PartOf(int thread) const {
+    const int64_t threads = bench_.threads(), t = thread;
+    if (desc_.rows == 0 && desc_.panels() < threads) {
+      return {0, desc_.panels(), shape_.m * t / threads, shape_.m * (t + 1) / threads};
+    }
+    return {desc_.panels() * t / threads, desc_.panels() * (t + 1) / threads, 0, shape_.m};
+  }
+
+  GemmArgs Args(int thread, int64_t copy) const {
+    return {.a = a_.data(),
+            .w = weights_.data() + copy * copy_stride(),
+            .c = reinterpret_cast<float*>(c_.data()),
+            .residual = desc_.epilogue.residual ? reinterpret_cast<const float*>(residual_.data()) : nullptr,
+            .bias = desc_.epilogue.bias ? bias_.data() : nullptr,
+            .scratch = bench_.scratch(thread)};
+  }
+  void Call(int thread, int64_t copy) const {
+    const Part part = PartOf(thread);
+    const GemmArgs args = Args(thread, copy);
+    if (part.n0 < part.n1 && part.m0 < part.m1) kernel_->fn(&args, part.n0, part.n1, part.m0, part.m1);
+  }
+  void Run(int thread, int64_t calls) const {
+    for (int64_t i = 0; i < calls; ++i) Call(thread, i % copies_);
+  }
+
+  // Each thread packs the panels that it will read, so that they are on its node.
+  absl::Status MakeWeights() {
+    const int64_t row_bytes = RowBytes(desc_.w, desc_.k);
+    std::vector<std::byte> rows(static_cast<size_t>(kDistinctRows * row_bytes));
+    for (int64_t i = 0; i < kDistinctRows; ++i) RandomWeightRow(desc_.w, desc_.k, random_, rows.data() + i * row_bytes);
+    std::vector<const std::byte*> columns(static_cast<size_t>(desc_.n), nullptr);  // those behind n: zeros
+    for (int64_t n = 0; n < shape_.n; ++n)
+      columns[static_cast<size_t>(n)] = rows.data() + n % kDistinctRows * row_bytes;
+    XJIT_ASSIGN_OR_RETURN(weights_, HugeBuffer::Allocate(copies_ * copy_stride()));
+    bench_.pool().Run([&](int t) {
+      const int64_t threads = bench_.threads(), panel = PanelBytes(desc_.w, desc_.k);
+      const int64_t p0 = desc_.panels() * t / threads, p1 = desc_.panels() * (t + 1) / threads;
+      PackPanels(desc_.w, desc_.k, columns, p0, p1, weights_.data());
+      for (int64_t c = 1; c < copies_; ++c) {
+        std::memcpy(weights_.data() + c * copy_stride() + p0 * panel, weights_.data() + p0 * panel,
+                    static_cast<size_t>((p1 - p0) * panel));
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeRows() {
+    std::normal_distribution<float> normal;
+    const int64_t m = shape_.m, x_stride = desc_.k * 4;
+    XJIT_RETURN_IF_ERROR(
+        bench_.CheckMemory(fmt::format("{} rows", m), m * (x_stride + desc_.lda_bytes + 3 * desc_.ldc_bytes)));
+    std::vector<float> x(static_cast<size_t>(m * desc_.k));
+    for (float& value : x) value = normal(random_);
+    // 64: the kernel may read a row up to there.
+    XJIT_ASSIGN_OR_RETURN(a_, HugeBuffer::Allocate(m * desc_.lda_bytes + 64));
+    const PrepareDesc prepare{.cols = desc_.k, .out = desc_.a, .ldx_bytes = x_stride, .ldo_bytes = desc_.lda_bytes};
+    PrepareRef(prepare, {.x = x.data(), .out = a_.data()}, 0, m);
+    XJIT_ASSIGN_OR_RETURN(c_, HugeBuffer::Allocate(m * desc_.ldc_bytes));
+    if (desc_.epilogue.residual) {
+      XJIT_ASSIGN_OR_RETURN(residual_, HugeBuffer::Allocate(m * desc_.ldc_bytes));
+      auto* residual = reinterpret_cast<float*>(residual_.data());
+      for (int64_t i = 0; i < residual_.size() / 4; ++i) residual[i] = normal(random_);
+    }
+    bias_.resize(static_cast<size_t>(desc_.n));
+    for (float& value : bias_) value = normal(random_);
+    return absl::OkStatus();
+  }
+
+  // Row m as the kernel sees it.
+  std::vector<float> ActivationRow(int64_t m) const {
+    const std::byte* row = a_.data() + m * desc_.lda_bytes;
+    std::vector<float> a(static_cast<size_t>(desc_.k));
+    if (desc_.a == DType::kF32) {
+      std::memcpy(a.data(), row, a.size() * 4);
+    } else if (desc_.a == DType::kBF16) {
+      for (size_t i = 0; i < a.size(); ++i) a[i] = Bf16ToF32(reinterpret_cast<const uint16_t*>(row)[i]);
+    } else {
+      const auto* scale = reinterpret_cast<const float*>(row + Q8Layout{desc_.k}.scale_offset());
+      for (size_t i = 0; i < a.size(); ++i)
+        a[i] = scale[i / kQ8Block] * static_cast<float>(static_cast<int8_t>(row[i]));
+    }
+    return a;
+  }
+
+  OpBench& bench_;
+  const GemmShape& shape_;
+  const GemmDesc desc_;
+  std::mt19937_64 random_{42};
+  const Kernel* kernel_ = nullptr;
+  Isa row_isa_ = Isa::kAvx2;
+  int64_t copies_ = 1;
+  HugeBuffer weights_, a_, c_, residual_;
+  std::vector<float> bias_;
+};
+
+}  // namespace
+
+absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape) {
+  XJIT_ASSIGN_OR_RETURN(const Isa isa, flags.Level());
+  XJIT_ASSIGN_OR_RETURN(const GemmDesc desc, shape.Desc(isa));
+  XJIT_ASSIGN_OR_RETURN(const auto bench, OpBench::Create(flags));
+  GemmBench gemm(*bench, shape, desc);
+  XJIT_RETURN_IF_ERROR(gemm.Prepare());
+  XJIT_ASSIGN_OR_RETURN(const nlohmann::ordered_json measured, bench->Measure(gemm.Op()));
+  const OpError error = gemm.Check();
+  XJIT_RETURN_IF_ERROR(error.Check(gemm.kernel().name));
+  nlohmann::ordered_json out = {{"op", "gemm"},
+                                {"kernel", gemm.kernel().name},
+                                {"m", shape.m},
+                                {"n", shape.n},
+                                {"k", shape.k},
+                                {"weights", std::string(Name(desc.w))},
+                                {"activations", std::string(Name(desc.a))}};
+  out.update(measured);
+  out.update({{"max_abs_err", error.max_abs}, {"max_rel_err", error.max_rel}, {"rel_err_bound", error.rel_bound}});
+  PrintResult(out, flags.json);
+  return absl::OkStatus();
+}
+
+}  // namespace xjit::tools

@@ -1,0 +1,130 @@
+// The shapes that `xjit bench-op` and `xjit kernels` take as flags, and the descriptors they stand for.
+#include "codegen/rows/q8_layout.h"
+#include "ir/verifier.h"
+#include "tools/bench_op.h"
+
+namespace xjit::tools {
+namespace {
+
+// Far above any model; the products of two or three of them stay within 63 bits.
+constexpr int64_t kMostRows = int64_t{1} << 20;
+constexpr int64_t kMostColumns = int64_t{1} << 24;
+constexpr int64_t kMostDepth = int64_t{1} << 20;
+
+bool IsWeight(DType type) {
+  return IsQuantized(type) || type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
+}
+
+std::string WeightNames() {
+  std::string names;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    if (!IsWeight(static_cast<DType>(i))) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", Name(static_cast<DType>(i)));
+  }
+  return names;
+}
+
+}  // namespace
+
+void GemmShape::Register(CLI::App* app) {
+  app->add_option("--m", m, "rows of activations")->check(CLI::Range(int64_t{1}, kMostRows));
+  app->add_option("--n", n, "columns of the product: rows of the weight, with --silu-mul gate and up together")
+      ->check(CLI::Range(int64_t{1}, kMostColumns));
+  app->add_option("--k", k, "depth, a multiple of the encoding's block")->check(CLI::Range(int64_t{1}, kMostDepth));
+  app->add_option("--weights", weights, WeightNames())->type_name("ENCODING");
+  app->add_flag("--silu-mul", epilogue.silu_mul, "columns are gate and up: writes silu(gate) * up");
+  app->add_flag("--bias", epilogue.bias, "adds a bias");
+  app->add_flag("--residual", epilogue.residual, "adds a residual");
+}
+
+absl::StatusOr<GemmDesc> GemmShape::Desc(Isa isa) const {
+  for (const auto& [flag, value] : {std::pair{"--m", m}, std::pair{"--n", n}, std::pair{"--k", k}}) {
+    if (value < 1) return InvalidArgument("gemm: {} is missing", flag);
+  }
+  if (weights.empty()) return InvalidArgument("gemm: --weights is missing; known are {}", WeightNames());
+  const auto w = ParseDType(weights);
+  if (!w.has_value() || !IsWeight(*w)) {
+    return InvalidArgument("gemm: --weights {} is not known; known are {}", weights, WeightNames());
+  }
+  const int block = Info(*w).block_elems;
+  if (k % block != 0) return InvalidArgument("gemm: --k {} is no multiple of {}, the block of {}", k, block, weights);
+  GemmDesc desc;
+  desc.n = (n + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
+  desc.k = k;
+  desc.a = ActivationFor(*w, isa);
+  desc.w = *w;
+  desc.rows = m <= kMaxFewRows ? static_cast<int>(m) : 0;
+  desc.lda_bytes = RowStrideBytes(desc.a, k);
+  desc.ldc_bytes = RowStrideBytes(DType::kF32, desc.n / (epilogue.silu_mul ? 2 : 1));
+  desc.epilogue = epilogue;
+  return desc;
+}
+
+void AttentionShape::Register(CLI::App* app) {
+  app->add_option("--heads", heads, "query heads")->check(CLI::Range(1, 4096));
+  app->add_option("--kv-heads", kv_heads, "KV heads, a divisor of the query heads")->check(CLI::Range(1, 4096));
+  app->add_option("--head-dim", head_dim, "values of a head, a multiple of 16 up to 256")->check(CLI::Range(1, 4096));
+  app->add_option("--tokens", tokens, "new tokens of each sequence; 1 is decode")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  app->add_option("--past", past, "tokens in the cache before them")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str();
+  app->add_option("--sequences", sequences, "sequences in the step")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->capture_default_str();
+  app->add_option("--window", window, "tokens that a token sees, itself included; 0: all before it")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  app->add_option("--kv-dtype", kv_dtype, "bf16 or f32")->check(CLI::IsMember({"bf16", "f32"}))->capture_default_str();
+}
+
+absl::StatusOr<AttentionDesc> AttentionShape::Desc(Isa isa) const {
+  for (const auto& [flag, value] :
+       {std::pair{"--heads", heads}, std::pair{"--kv-heads", kv_heads}, std::pair{"--head-dim", head_dim}}) {
+    if (value < 1) return InvalidArgument("attention: {} is missing", flag);
+  }
+  if (heads % kv_heads != 0) {
+    return InvalidArgument("attention: --heads {} is no multiple of --kv-heads {}", heads, kv_heads);
+  }
+  AttentionDesc desc;
+  desc.heads = heads;
+  desc.kv_heads = kv_heads;
+  desc.head_dim = head_dim;
+  desc.kv = kv_dtype == "f32" ? DType::kF32 : DType::kBF16;
+  desc.q = desc.kv == DType::kBF16 && isa >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
+  desc.window = window;
+  const int64_t width = int64_t{heads} * head_dim;
+  desc.ldq_bytes = RowStrideBytes(desc.q, width);
+  desc.ldo_bytes = RowStrideBytes(DType::kF32, width);
+  return desc;
+}
+
+void PrepareShape::Register(CLI::App* app) {
+  app->add_option("--rows", rows, "rows of activations")
+      ->check(CLI::Range(int64_t{1}, kMostRows))
+      ->capture_default_str();
+  app->add_option("--cols", cols, "values of a row")->check(CLI::Range(int64_t{1}, kMostDepth));
+  app->add_option("--out", out, "what they become: f32, bf16, q8act")
+      ->check(CLI::IsMember({"f32", "bf16", "q8act"}))
+      ->capture_default_str();
+  app->add_flag("--norm", norm, "RMSNorm first");
+}
+
+absl::StatusOr<PrepareDesc> PrepareShape::Desc() const {
+  if (cols < 1) return InvalidArgument("rows: --cols is missing");
+  const DType type = *ParseDType(out);
+  if (type == DType::kQ8Act && cols % kQ8Block != 0) {
+    return InvalidArgument("rows: --cols {} is no multiple of {}, the block of q8act", cols, kQ8Block);
+  }
+  PrepareDesc desc;
+  desc.cols = cols;
+  desc.norm = norm;
+  desc.eps = norm ? 1e-5f : 0;
+  desc.out = type;
+  desc.ldx_bytes = RowStrideBytes(DType::kF32, cols);
+  desc.ldo_bytes = RowStrideBytes(type, cols);
+  return desc;
+}
+
+}  // namespace xjit::tools

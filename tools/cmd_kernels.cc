@@ -1,0 +1,127 @@
+// xjit kernels: the table of kernels; with a shape, what each row costs or why it refuses, and which is chosen.
+#include <algorithm>
+
+#include "codegen/cpu.h"
+#include "tools/bench_op.h"
+
+namespace xjit::tools {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct KernelsFlags {
+  std::string family, isa;
+  GemmShape gemm;
+  AttentionShape attention;
+  PrepareShape rows;
+  bool json = false;
+};
+
+absl::Status PrintTable(bool json) {
+  const Isa host = HostIsa();
+  ordered_json list = ordered_json::array();
+  if (!json) fmt::print("{:<16}  {:<12}  {:<12}  {}\n", "family", "row", "isa", "available");
+  for (const KernelRow& row : KernelRows()) {
+    const bool available = row.isa <= host;
+    if (json) {
+      list.push_back({{"family", row.family}, {"row", row.row}, {"isa", Name(row.isa)}, {"available", available}});
+    } else {
+      fmt::print("{:<16}  {:<12}  {:<12}  {}\n", row.family, row.row, Name(row.isa), available ? "yes" : "no");
+    }
+  }
+  if (json) {
+    fmt::print("{}\n", ordered_json{{"cpu", CpuName()}, {"isa", Name(host)}, {"kernels", list}}.dump(
+                           2, ' ', false, ordered_json::error_handler_t::replace));
+  } else {
+    fmt::print("\nthis machine has {}: {}\n", Name(host), CpuName());
+  }
+  return absl::OkStatus();
+}
+
+// In words: against what the chosen row won.
+std::string Why(const std::vector<Candidate>& candidates) {
+  const auto chosen = std::find_if(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.chosen; });
+  if (chosen == candidates.end()) return "every row refuses";
+  const Candidate* next = nullptr;
+  for (const Candidate& c : candidates) {
+    if (c.cost.ok() && !c.chosen && (next == nullptr || *c.cost < *next->cost)) next = &c;
+  }
+  if (next == nullptr) return fmt::format("{}: the only row that takes it", chosen->row);
+  if (*next->cost == *chosen->cost) return fmt::format("{}: as cheap as {} with a higher ISA", chosen->row, next->row);
+  return fmt::format("{}: the cheapest, {} costs {:.2f} times as much", chosen->row, next->row,
+                     *next->cost / *chosen->cost);
+}
+
+template <typename Desc>
+absl::Status PrintSelection(const TargetInfo& target, const std::string& name, const Desc& desc, bool json) {
+  const KernelLibrary library(target);
+  const std::vector<Candidate> candidates = library.Candidates(desc);
+  if (!json) {
+    fmt::print("{} on {}\n{}{}\n", name, Name(target.isa), library.Explain(desc), Why(candidates));
+    return absl::OkStatus();
+  }
+  ordered_json out = {{"descriptor", name},
+                      {"isa", Name(target.isa)},
+                      {"candidates", ordered_json::array()},
+                      {"chosen", nullptr},
+                      {"why", Why(candidates)}};
+  for (const Candidate& c : candidates) {
+    ordered_json row = {{"row", c.row}, {"isa", Name(c.isa)}};
+    if (c.cost.ok()) {
+      row["cost"] = *c.cost;
+    } else {
+      row["refused"] = std::string(Message(c.cost.status()));
+    }
+    row["chosen"] = c.chosen;
+    if (c.chosen) out["chosen"] = c.row;
+    out["candidates"].push_back(std::move(row));
+  }
+  fmt::print("{}\n", out.dump(2));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const KernelsFlags& f) {
+  if (f.family.empty()) return PrintTable(f.json);
+  TargetInfo target = HostCpu();
+  // Plans are made for any machine, so the ISA may be above this one's.
+  if (f.isa.empty() || f.isa == "auto") {
+    XJIT_ASSIGN_OR_RETURN(target.isa, ChooseIsa(std::nullopt));
+  } else {
+    const auto isa = ParseIsa(f.isa);
+    if (!isa.has_value()) return InvalidArgument("--isa {}: not known; known are auto, {}", f.isa, IsaList(Isa::kAmx));
+    target.isa = *isa;
+  }
+  if (f.family == "gemm") {
+    XJIT_ASSIGN_OR_RETURN(const GemmDesc desc, f.gemm.Desc(target.isa));
+    return PrintSelection(target, GemmName(desc, "*"), desc, f.json);
+  }
+  if (f.family == "attention") {
+    XJIT_ASSIGN_OR_RETURN(const AttentionDesc desc, f.attention.Desc(target.isa));
+    return PrintSelection(target, AttentionName(desc, "*"), desc, f.json);
+  }
+  if (f.family == "prepare") {
+    XJIT_ASSIGN_OR_RETURN(const PrepareDesc desc, f.rows.Desc());
+    return PrintSelection(target, PrepareName(desc, "*"), desc, f.json);
+  }
+  return InvalidArgument("--family {}: shapes can be given of gemm, attention, prepare", f.family);
+}
+
+}  // namespace
+
+Command AddKernels(CLI::App& app) {
+  auto f = std::make_shared<KernelsFlags>();
+  CLI::App* sub = app.add_subcommand("kernels", "the kernel table; with a shape, what is chosen for it and why");
+  auto* family = sub->add_option("--family", f->family, "of the shape: gemm, attention or prepare");
+  sub->add_option("--isa", f->isa, "select as on a machine with it: auto, avx2, avx512, avx512_vnni, avx512_bf16, amx");
+  f->gemm.Register(sub);
+  f->attention.Register(sub);
+  f->rows.Register(sub);
+  for (CLI::Option* option : sub->get_options()) {
+    if (option != family && option->get_name() != "--help") option->needs(family);
+  }
+  sub->add_flag("--json", f->json, "as one JSON document");
+  Example(sub, "xjit kernels --family gemm --m 1 --n 8960 --k 1536 --weights q4_k --isa avx512_vnni");
+  return {sub, [f] { return Run(*f); }};
+}
+
+}  // namespace xjit::tools
