@@ -181,8 +181,9 @@ absl::StatusOr<Program*> Engine::ProgramFor(int64_t rows, int64_t logit_rows) {
   lowering.weights = weights_.get();
   lowering.memory = memory_.get();
   lowering.kernels = kernels_.get();
-  lowering.steps = &*steps_;
-  lowering.kv = &*kv_;
+  lowering.kv = {kv_->layer(0), kv_->config().kv_heads * kv_->config().page_bytes(), kv_->head_bytes()};
+  lowering.step = [this](int window) { return steps_->view(window); };
+  lowering.partial_slots = steps_->max_slots();
   lowering.threads = target_.threads;
   XJIT_ASSIGN_OR_RETURN(program, Lower(*planned, lowering));
   XJIT_RETURN_IF_ERROR(kernels_->Seal());

@@ -43,7 +43,15 @@ class Lowering {
     const Function* step = module_.Find("step");
     if (step == nullptr) return InvalidArgument("module @{} has no @step", module_.name);
     if (rows_ < 1 || logit_rows_ < 1) return InvalidArgument("module @{} is not planned (run plan_prologues and plan_memory)", module_.name);
-    program_ = std::make_unique<Program>(context_.threads, rows_, context_.steps->view());
+    view_ = context_.step(0);
+    for (const auto& f : module_.functions) {
+      // Every view has the same rows; a model whose layers all have a window has no view for none.
+      for (const auto& op : f->ops) {
+        if (view_ == nullptr && op->code == OpCode::kFlashAttention) view_ = context_.step(static_cast<int>(op->Int("window")));
+      }
+    }
+    if (view_ == nullptr) return Internal("lower: there is no step view");
+    program_ = std::make_unique<Program>(context_.threads, rows_, view_);
     XJIT_ASSIGN_OR_RETURN(arena_, context_.memory->Get(WorkMemory::Use::kArena, 0, ModuleInt("arena_bytes")));
     for (int t = 0; t < context_.threads; ++t) {
       XJIT_ASSIGN_OR_RETURN(std::byte * own, context_.memory->Get(WorkMemory::Use::kOwn, t, ModuleInt("private_bytes")));
@@ -244,7 +252,7 @@ class Lowering {
     XJIT_ASSIGN_OR_RETURN(const Place out, PlaceOf(op.result()));
     Access access;
     AddSpan(op.result(), &access.writes);
-    EmbedArgs args{context_.steps->view(), packed, w.type.elem, w.type.cols(), reinterpret_cast<float*>(arena_ + out.offset), out.stride};
+    EmbedArgs args{view_, packed, w.type.elem, w.type.cols(), reinterpret_cast<float*>(arena_ + out.offset), out.stride};
     AddStage(RowStage(Label(op), kernel, op.result(), false), access, [args](int) { return args; });
     return absl::OkStatus();
   }
@@ -255,7 +263,7 @@ class Lowering {
     XJIT_ASSIGN_OR_RETURN(const Place out, PlaceOf(op.result()));
     Access access;
     AddSpan(op.result(), &access.writes);
-    RopeTableArgs args{context_.steps->view(), freq, op.weight(1)->type.cols(), static_cast<float>(op.Float("scale")),
+    RopeTableArgs args{view_, freq, op.weight(1)->type.cols(), static_cast<float>(op.Float("scale")),
                        reinterpret_cast<float*>(arena_ + out.offset)};
     AddStage(RowStage(Label(op), kernel, op.result(), false), access, [args](int) { return args; });
     return absl::OkStatus();
@@ -268,7 +276,7 @@ class Lowering {
     Access access;
     AddSpan(op.operand(0), &access.reads);
     AddSpan(op.result(), &access.writes);
-    GatherRowsArgs args{context_.steps->view(), reinterpret_cast<const float*>(arena_ + x.offset),
+    GatherRowsArgs args{view_, reinterpret_cast<const float*>(arena_ + x.offset),
                         reinterpret_cast<float*>(arena_ + out.offset), out.stride};
     AddStage(RowStage(Label(op), kernel, op.result(), false), access, [args](int) { return args; });
     return absl::OkStatus();
@@ -397,7 +405,6 @@ class Lowering {
   }
 
   absl::Status LowerRopeStore(const Op& op) {
-    const KvConfig& kv = context_.kv->config();
     XJIT_ASSIGN_OR_RETURN(const Place q, PlaceOf(op.operand(0)));
     XJIT_ASSIGN_OR_RETURN(const Place k, PlaceOf(op.operand(1)));
     XJIT_ASSIGN_OR_RETURN(const Place v, PlaceOf(op.operand(2)));
@@ -409,7 +416,7 @@ class Lowering {
     desc.head_dim = static_cast<int>(op.operand(0)->type.cols() / op.Int("heads"));
     desc.rope_dim = desc.head_dim;
     desc.q = op.result()->type.elem;
-    desc.kv = kv.kv;
+    desc.kv = *ParseDType(op.Str("kv"));
     desc.q_scale = static_cast<float>(op.Float("scale") * std::numbers::log2e);
     desc.ldqin_bytes = q.stride;
     desc.ldkin_bytes = k.stride;
@@ -420,9 +427,9 @@ class Lowering {
     for (size_t i = 0; i < 4; ++i) AddSpan(op.operand(i), &access.reads);
     AddSpan(op.result(), &access.writes);
     access.writes.push_back({Span::Space::kKv, layer_, layer_ + 1});
-    std::byte* layer_kv = context_.kv->layer(layer_);
-    const int64_t head_bytes = context_.kv->head_bytes();
-    const StepView* step = context_.steps->view();
+    std::byte* layer_kv = context_.kv.base + layer_ * context_.kv.layer_bytes;
+    const int64_t head_bytes = context_.kv.head_bytes;
+    const StepView* step = view_;
     AddStage(RowStage(Label(op), kernel, op.result(), out.own), access, [=, this](int t) {
       return RopeStoreArgs{reinterpret_cast<const float*>(At(q, t)), reinterpret_cast<const float*>(At(k, t)),
                            reinterpret_cast<const float*>(At(v, t)), reinterpret_cast<const float*>(At(table, t)),
@@ -439,14 +446,14 @@ class Lowering {
     desc.kv_heads = static_cast<int>(op.Int("kv_heads"));
     desc.head_dim = static_cast<int>(op.operand(0)->type.cols() / op.Int("heads"));
     desc.q = op.operand(0)->type.elem;
-    desc.kv = context_.kv->config().kv;
+    desc.kv = *ParseDType(op.Str("kv"));
     desc.window = static_cast<int>(op.Int("window"));
     desc.ldq_bytes = q.stride;
     desc.ldo_bytes = out.stride;
     XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Get(desc));
-    const StepView* step = context_.steps->view(desc.window);
+    const StepView* step = context_.step(desc.window);
     if (step == nullptr) return Internal("lower: no step view for window {}", desc.window);
-    const int64_t slots = context_.steps->max_slots();
+    const int64_t slots = context_.partial_slots;
     XJIT_ASSIGN_OR_RETURN(std::byte * partial, context_.memory->Get(WorkMemory::Use::kPartial, 0,
                                                                     slots * PartialSlotBytes(desc.group(), desc.head_dim)));
     Access access;
@@ -460,8 +467,8 @@ class Lowering {
     stage.n_kind = GridN::kItems;
     stage.n_chunk = 1;
     stage.step = step;
-    std::byte* layer_kv = context_.kv->layer(layer_);
-    const int64_t head_bytes = context_.kv->head_bytes();
+    std::byte* layer_kv = context_.kv.base + layer_ * context_.kv.layer_bytes;
+    const int64_t head_bytes = context_.kv.head_bytes;
     AddStage(std::move(stage), access, [=, this](int t) {
       return AttentionArgs{At(q, t), reinterpret_cast<float*>(At(out, t)), layer_kv, head_bytes, step, partial,
                            scratch_[static_cast<size_t>(t)]};
@@ -491,6 +498,7 @@ class Lowering {
   const LoweringContext& context_;
   int64_t rows_ = 0, logit_rows_ = 0;
   std::unique_ptr<Program> program_;
+  const StepView* view_ = nullptr;
   std::byte* arena_ = nullptr;
   std::vector<std::byte*> own_, scratch_;
   int64_t scratch_bytes_ = 64;

@@ -4,14 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "codegen/gemm/pack.h"
 #include "codegen/kernels.h"
 #include "ir/graph.h"
-#include "runtime/kv_cache.h"
 #include "runtime/program.h"
-#include "runtime/step.h"
 
 namespace xjit {
 
@@ -38,12 +37,21 @@ class WorkMemory {
   virtual absl::StatusOr<std::byte*> Get(Use use, int thread, int64_t bytes) = 0;
 };
 
+// Where the KV cache lies: page p of head h of layer l at base + l * layer_bytes + h * head_bytes + p * KvPageBytes().
+struct KvPlace {
+  std::byte* base = nullptr;
+  int64_t layer_bytes = 0;
+  int64_t head_bytes = 0;
+};
+
 struct LoweringContext {
   const PackedWeights* weights = nullptr;
   WorkMemory* memory = nullptr;
   KernelLibrary* kernels = nullptr;
-  const StepBuilder* steps = nullptr;
-  const KvCache* kv = nullptr;
+  KvPlace kv;
+  // The step's view for layers of an attention window (0: none); nullptr where there is none for it.
+  std::function<const StepView*(int window)> step;
+  int64_t partial_slots = 0;  // most partial results of a step's attention
   int threads = 1;
 };
 

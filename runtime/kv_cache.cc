@@ -13,7 +13,7 @@ absl::StatusOr<KvCache> KvCache::Create(const KvConfig& config) {
   // The bounds keep every product below within 63 bits.
   const auto sane = [](int64_t value, int64_t most) { return value >= 1 && value <= most; };
   if (!sane(config.layers, 1 << 12) || !sane(config.kv_heads, 1 << 12) || !sane(config.head_dim, 1 << 12) ||
-      !sane(config.pages, 1 << 22)) {
+      !sane(config.pages, INT32_MAX / config.run())) {
     return InvalidArgument("KV cache of {} layers, {} KV heads of {}, {} pages cannot be", config.layers,
                            config.kv_heads, config.head_dim, config.pages);
   }
@@ -51,7 +51,9 @@ absl::Status KvCache::Extend(Sequence& seq, int32_t tokens) {
         "sequences)",
         length, more, kPageTokens, free_, config_.pages);
   }
-  for (int64_t i = 0; i < more; ++i) seq.pages.push_back(TakeLowest());
+  for (int64_t i = 0; i < more; ++i) {
+    seq.pages.push_back(static_cast<int32_t>(TakeLowest() * config_.run()));
+  }
   return absl::OkStatus();
 }
 
@@ -59,7 +61,7 @@ void KvCache::Truncate(Sequence& seq, int32_t length) {
   seq.length = std::clamp(length, 0, seq.length);
   const auto keep = static_cast<size_t>(KvPages(seq.length));
   while (seq.pages.size() > keep) {
-    const auto page = static_cast<size_t>(seq.pages.back());
+    const auto page = static_cast<size_t>(seq.pages.back() / config_.run());
     seq.pages.pop_back();
     free_bits_[page / 64] |= uint64_t{1} << (page % 64);
     lowest_word_ = std::min(lowest_word_, page / 64);
@@ -80,9 +82,8 @@ int32_t KvCache::TakeLowest() {
 }
 
 void KvCache::Zero(int32_t page) {
-  const int64_t bytes = config_.page_bytes();
-  std::byte* at = memory_.data() + page * bytes;
-  for (int64_t i = 0; i < config_.layers * config_.kv_heads; ++i, at += head_bytes()) std::memset(at, 0, bytes);
+  const int64_t bytes = config_.run() * config_.page_bytes();
+  std::memset(memory_.data() + page * bytes, 0, static_cast<size_t>(bytes));
 }
 
 }  // namespace xjit

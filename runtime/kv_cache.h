@@ -1,5 +1,7 @@
-// The KV cache: a pool of pages of 32 tokens, and sequences that own some. One page number stands for a page of every
-// KV head of every layer: page p of head h of layer l is at base + ((l * kv_heads + h) * pages + p) * KvPageBytes.
+// The KV cache: a pool of pages of 32 tokens, and sequences that own some. A page of every KV head of every layer is
+// given out at once, and these lie together: so memory is touched, and on 2 MiB pages filled, as texts grow, not spread
+// over the whole context. What kernels call page number p is the first of such a run: head h of layer l has its page at
+// base + (p + l * kv_heads + h) * KvPageBytes, and p is a multiple of layers * kv_heads.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +22,9 @@ struct KvConfig {
   int64_t pages = 0;
 
   int64_t page_bytes() const { return KvPageBytes(kv, head_dim); }
-  // Of a page number: all layers and heads.
-  int64_t bytes_per_page() const { return layers * kv_heads * page_bytes(); }
-  int64_t bytes() const { return bytes_per_page() * pages; }
+  // Pages of one head that are given out together: all layers and heads.
+  int64_t run() const { return layers * kv_heads; }
+  int64_t bytes() const { return run() * page_bytes() * pages; }
 };
 
 // Pages that hold `tokens` tokens.
@@ -30,7 +32,7 @@ inline constexpr int64_t KvPages(int64_t tokens) { return (tokens + kPageTokens 
 
 // The tokens of one text in the cache. A plain value: give its pages back with KvCache::Free().
 struct Sequence {
-  std::vector<int32_t> pages;
+  std::vector<int32_t> pages;  // as SeqView::pages: multiples of KvConfig::run()
   int32_t length = 0;   // tokens whose K and V are stored
   int32_t context = 0;  // most tokens
 };
@@ -43,9 +45,9 @@ class KvCache {
 
   const KvConfig& config() const { return config_; }
   // For AttentionArgs::kv and RopeStoreArgs::kv.
-  std::byte* layer(int64_t l) const { return memory_.data() + l * config_.kv_heads * head_bytes(); }
+  std::byte* layer(int64_t l) const { return memory_.data() + l * config_.kv_heads * config_.page_bytes(); }
   // For kv_head_bytes of the same.
-  int64_t head_bytes() const { return config_.pages * config_.page_bytes(); }
+  int64_t head_bytes() const { return config_.page_bytes(); }
   int64_t free_pages() const { return free_; }
   const HugeBuffer& memory() const { return memory_; }
 

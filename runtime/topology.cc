@@ -128,16 +128,13 @@ absl::StatusOr<ThreadChoice> ChooseThreads(std::optional<int> flag, const CpuTop
   choice.reason = usable.reason;
   const int threads = flag.value_or(usable.threads);
   if (threads < 1)
-    return InvalidArgument("threads is {}, must be at least 1 (leave it out for {})", threads, usable.threads);
-  if (threads > topology.pus()) {
-    return InvalidArgument("threads is {}, but this process may use {} processor{} (leave it out for {})", threads,
-                           topology.pus(), topology.pus() == 1 ? "" : "s", usable.threads);
-  }
+    return InvalidArgument("--threads {}: at least 1 is needed (leave it out for {})", threads, usable.threads);
+  if (threads > kMaxThreads) return InvalidArgument("--threads {}: more than {}", threads, kMaxThreads);
   if (threads > usable.threads) {
     choice.warning = fmt::format("{} threads are more than the {} usable ({}): expect them to slow each other down",
                                  threads, usable.threads, usable.reason);
   }
-  if (threads < cores) {
+  if (threads < cores || threads > topology.pus()) {
     choice.cpus.assign(threads, -1);
     return choice;
   }

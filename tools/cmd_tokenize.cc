@@ -1,4 +1,6 @@
 // xjit tokenize: text to token ids and back.
+#include <nlohmann/json.hpp>
+
 #include "frontend/model_text.h"
 #include "tools/command.h"
 
@@ -7,7 +9,7 @@ namespace {
 
 struct TokenizeFlags {
   std::string model, text, ids;
-  bool no_special = false, parse_special = false;
+  bool no_special = false, parse_special = false, json = false;
   CLI::App* app = nullptr;
 };
 
@@ -21,14 +23,16 @@ absl::Status Run(const TokenizeFlags& f) {
   if (have_text) {
     auto ids = tokenizer->Encode(f.text, !f.no_special, f.parse_special);
     if (!ids.ok()) return ToStatus(ids.error(), "--text");
-    fmt::print("{}\n", fmt::join(*ids, ","));
+    const std::string list = fmt::format("{}", fmt::join(*ids, ","));
+    fmt::print("{}\n", f.json ? fmt::format("{{\"ids\":[{}]}}", list) : list);
     return absl::OkStatus();
   }
   XJIT_ASSIGN_OR_RETURN(const auto ids, ParseIds(f.ids, "--detokenize"));
   const std::vector<uint32_t> unsigned_ids(ids.begin(), ids.end());
   auto text = tokenizer->Decode(unsigned_ids, f.no_special);
   if (!text.ok()) return ToStatus(text.error(), "--detokenize");
-  fmt::print("{}\n", *text);
+  using nlohmann::json;
+  fmt::print("{}\n", f.json ? json{{"text", *text}}.dump(-1, ' ', false, json::error_handler_t::replace) : *text);
   return absl::OkStatus();
 }
 
@@ -43,6 +47,7 @@ Command AddTokenize(CLI::App& app) {
   sub->add_option("--detokenize", f->ids, "token ids to decode: 1,2,3");
   sub->add_flag("--no-special", f->no_special, "add no special tokens; leave them out when decoding");
   sub->add_flag("--parse-special", f->parse_special, "special tokens written in the text are read as such");
+  sub->add_flag("--json", f->json, "as one JSON document");
   Example(sub, "xjit tokenize model.gguf --text \"Hello world\"");
   return {sub, [f] { return Run(*f); }};
 }

@@ -154,6 +154,13 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, std::string
 }
 
 int RunMain(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv) {
+  const bool has_subcommands = !commands.empty() && commands[0].app != &app;
+  const bool known = argc < 2 || argv[1][0] == '-' || std::any_of(commands.begin(), commands.end(), [&](const Command& c) {
+    return c.app->get_name() == argv[1];
+  });
+  if (has_subcommands && !known) {
+    return Report(app, 2, fmt::format("unknown command '{}' ({} --help lists what there is)", argv[1], app.get_name()));
+  }
   try {
     app.parse(argc, argv);
     for (const Command& command : commands) {

@@ -225,7 +225,7 @@ def safetensors_cases(c, folder, rng):
     one("broken JSON in config.json", "config.json", b'{"architectures": [', "config.json")
     one("config.json is a list", "config.json", b"[]", "config.json")
     one("config.json nested 100000 deep", "config.json", b"[" * 100000, "config.json")
-    one("unknown architecture", "config.json", json.dumps(config | {"architectures": ["ZzzForCausalLM"]}).encode(), "ZzzForCausalLM")
+    one("unknown architecture", "config.json", json.dumps(config | {"model_type": "zzz", "architectures": ["ZzzForCausalLM"]}).encode(), "zzz")
     for key, value in (("hidden_size", "big"), ("hidden_size", -64), ("num_hidden_layers", 1 << 40), ("num_attention_heads", 0),
                        ("num_key_value_heads", 3), ("vocab_size", 1), ("rms_norm_eps", "x"), ("rope_scaling", {"rope_type": "zzz"})):
         one(f"{key} = {value}", "config.json", json.dumps(config | {key: value}).encode())

@@ -108,8 +108,8 @@ TEST(Schedule, RoundTrip) {
 }
 
 TEST(Schedule, Errors) {
-  for (const char* text : {"layer:0-2", "@layer", "@layer:", "@layer:x", "@layer:0-", "@layer:-1", "@layer:0-2x", "@layer:0 -2",
-                           "@layer:0-2-3", " ", "@a:0,, @b:1", "@a:99999999999999999999", "@a:0x1"}) {
+  for (const char* text : {"layer:0-2", "@layer", "@layer:", "@layer:x", "@layer:0-", "@layer:-1", "@layer:0-2x",
+                           "@layer:0 -2", "@layer:0-2-3", " ", "@a:0,, @b:1", "@a:99999999999999999999", "@a:0x1"}) {
     const auto runs = ParseSchedule(text);
     EXPECT_FALSE(runs.ok()) << text;
     EXPECT_THAT(std::string(Message(runs.status())), HasSubstr("is not '@function:first-last'"));

@@ -94,7 +94,8 @@ inline std::string Difference(const Function& a, const Function& b) {
   for (size_t i = 0; i < a.ops.size(); ++i) {
     const Op &x = *a.ops[i], &y = *b.ops[i];
     const std::string where = fmt::format("@{}: op {}: {}", a.name, i, Name(x.code));
-    if (x.code != y.code || x.operands.size() != y.operands.size() || x.results.size() != y.results.size()) return where;
+    if (x.code != y.code || x.operands.size() != y.operands.size() || x.results.size() != y.results.size())
+      return where;
     for (size_t j = 0; j < x.operands.size(); ++j) {
       const Operand &p = x.operands[j], &q = y.operands[j];
       if ((p.value != nullptr) != (q.value != nullptr)) return where + ": operand kinds";
@@ -124,11 +125,13 @@ inline std::string Difference(const Module& a, const Module& b) {
   return "";
 }
 
-// A decoder with a random layer: norms, products in random encodings, gated units, slices, biases, residuals and up to two
-// attentions, in random order, each reading any value made before. The model's own shape stays small.
+// A decoder with a random layer: norms, products in random encodings, gated units, slices, biases, residuals and
+// attention, in random order, each reading any value made before. The model's own shape stays small.
 class RandomGraph {
  public:
-  explicit RandomGraph(uint64_t seed) : random_(seed) {}
+  // A layer has one cache: with more than one attention, each overwrites what the one before stored, so that only a
+  // step that begins at position 0 means something.
+  explicit RandomGraph(uint64_t seed, int max_attentions = 1) : random_(seed), attentions_left_(max_attentions) {}
 
   std::unique_ptr<Module> Build() {
     auto module = std::make_unique<Module>();
@@ -208,20 +211,31 @@ class RandomGraph {
     Value* rope = b.Arg("rope", Type::Rows(Dim::Symbol('T'), head_dim_));
     Value* step = b.Arg("step", Type::Step());
     pool_ = {x};
-    int attentions = 0;
     const size_t count = 4 + random_.Below(8);
     for (size_t i = 0; i < count; ++i) {
       Value* made = nullptr;
       switch (random_.Below(8)) {
-        case 0: made = Norm(b, Any()); break;
-        case 1: made = b.Silu(Any()); break;
-        case 2: made = Pair(b); break;
-        case 3: made = Slice(b); break;
-        case 4: made = Gated(b, Any()); break;
-        case 5:
-          if (attentions++ < 2) made = Attention(b, rope, step);
+        case 0:
+          made = Norm(b, Any());
           break;
-        default: made = Linear(b, Any(), random_.Pick<int64_t>({32, 64, 96}), "y"); break;
+        case 1:
+          made = b.Silu(Any());
+          break;
+        case 2:
+          made = Pair(b);
+          break;
+        case 3:
+          made = Slice(b);
+          break;
+        case 4:
+          made = Gated(b, Any());
+          break;
+        case 5:
+          if (attentions_left_-- > 0) made = Attention(b, rope, step);
+          break;
+        default:
+          made = Linear(b, Any(), random_.Pick<int64_t>({32, 64, 96}), "y");
+          break;
       }
       if (made != nullptr) pool_.push_back(made);
     }
@@ -230,6 +244,7 @@ class RandomGraph {
   }
 
   Random random_;
+  int attentions_left_;
   int64_t hidden_ = 0, head_dim_ = 0;
   int symbols_ = 0;
   std::vector<Value*> pool_;

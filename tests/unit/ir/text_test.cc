@@ -13,12 +13,12 @@
 namespace xjit {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::Difference;
+using ::testing::HasSubstr;
 using testing::Parse;
 using testing::ParseError;
 using testing::RandomGraph;
+using ::testing::StartsWith;
 
 constexpr std::string_view kEveryOp = R"(module @all {isa = "avx2", rows = 2} {
   func @layer(%x: tensor<T x 64 x f32>, %rope: tensor<T x 16 x f32>, %step: !step) -> tensor<T x 64 x f32> {
@@ -72,7 +72,8 @@ TEST(Text, PlacesAreKept) {
 }
 
 TEST(Text, FunctionsPrintOnTheirOwn) {
-  const auto module = Parse("module @m { func @f(%x: tensor<T x 8 x f32>) -> tensor<T x 8 x f32> { %y = silu %x return %y } }");
+  const auto module =
+      Parse("module @m { func @f(%x: tensor<T x 8 x f32>) -> tensor<T x 8 x f32> { %y = silu %x return %y } }");
   EXPECT_EQ(PrintFunction(*module->functions[0]),
             "func @f(%x: tensor<T x 8 x f32>) -> tensor<T x 8 x f32> {\n"
             "  %y = silu %x : tensor<T x 8 x f32>\n"
@@ -81,7 +82,8 @@ TEST(Text, FunctionsPrintOnTheirOwn) {
 }
 
 TEST(Text, AttributesOfEveryKind) {
-  const std::string text = R"(module @m {a = -inf, b = "q\"\\ //", c = [1, -2], d = true, e = false, f = 1e+300, g = -3, h = 0.1, i = inf} {
+  const std::string text =
+      R"(module @m {a = -inf, b = "q\"\\ //", c = [1, -2], d = true, e = false, f = 1e+300, g = -3, h = 0.1, i = inf} {
 }
 )";
   const auto module = Parse(text);
@@ -164,12 +166,14 @@ TEST(Text, BrokenModules) {
       {"module @m { func @f(%x: !stop) { return } }", "t.xir:1:25: expected 'tensor', found '!stop'"},
       {"module @m { func @f(x: !step) { return } }", "t.xir:1:21: expected an argument '%name: type', found 'x'"},
       {"module @m { func @f(%x: !step, %x: !step) { return } }", "t.xir:1:32: '%x' is defined twice"},
-      {"module @m { func @f(%x: tensor<8 x f31>) { return } }", "t.xir:1:36: unknown element type or dimension, found 'f31'"},
+      {"module @m { func @f(%x: tensor<8 x f31>) { return } }",
+       "t.xir:1:36: unknown element type or dimension, found 'f31'"},
       {"module @m { func @f(%x: tensor<8 f32>) { return } }", "t.xir:1:34: expected 'x', found 'f32'"},
       {"module @m { func @f(%x: tensor<0 x f32>) { return } }", "t.xir:1:32: dimension 0 is out of range"},
       {"module @m { func @f(%x: tensor<-1 x f32>) { return } }", "t.xir:1:32: dimension -1 is out of range"},
       {"module @m { func @f(%x: tensor<8+8 x f32>) { return } }", "t.xir:1:33: expected 'x', found '+'"},
-      {"module @m { func @f(%x: tensor<>) { return } }", "t.xir:1:32: expected a dimension or an element type, found '>'"},
+      {"module @m { func @f(%x: tensor<>) { return } }",
+       "t.xir:1:32: expected a dimension or an element type, found '>'"},
       {"module @m { func @f() -> !step { return } }", "t.xir:1:34: '@f' returns nothing but declares !step"},
   };
   for (const Broken& c : cases) EXPECT_THAT(ParseError(c.text), StartsWith(std::string(c.error))) << c.text;
@@ -192,7 +196,8 @@ TEST(Text, BrokenOps) {
       {"%y = silu %x, % x", "t.xir:3:15: expected a %value or a @weight, found '%'"},
       {"%y = rms_norm %x, @g<8 x f16>", "t.xir:3:6: rms_norm: operand 'gain' must be an f32 weight @[n]"},
       {"%y = rms_norm %x, @g<9 x f32>", "t.xir:3:6: rms_norm: x has 8 columns but @g has 9"},
-      {"%y = rms_norm %x, @g<8 x f32> {eps = \"a\"}", "t.xir:3:6: rms_norm: attribute 'eps' has the wrong kind of value"},
+      {"%y = rms_norm %x, @g<8 x f32> {eps = \"a\"}",
+       "t.xir:3:6: rms_norm: attribute 'eps' has the wrong kind of value"},
       {"%y = linear %x, @w<4+4 x 8 x f32>", "t.xir:3:17: '@w' has 1 parts but 2 row counts"},
       {"%y = linear %x, @w<8 x 8 x f32> %z = linear %x, @w<8 x 8 x f16>",
        "t.xir:3:49: '@w' is 8 x 8 x f16 here but 8 x 8 x f32 before"},
@@ -200,14 +205,20 @@ TEST(Text, BrokenOps) {
       {"%y = rope %x, %x {heads = 2}", "t.xir:3:6: rope: the table has 8 columns, a head 4"},
       {"%y = slice %x {from = 4, to = 9}", "t.xir:3:6: slice: columns [4, 9) are not inside the operand's 8"},
       {"%y = slice %x {from = 4, to = 4}", "t.xir:3:6: slice: columns [4, 4) are not inside"},
-      {"%y = attention %x, %s {heads = 4, kv_heads = 3, scale = 1.0}", "t.xir:3:6: attention: 4 query heads do not share 3"},
-      {"%y = attention %x, %s {heads = 4, kv_heads = 2, scale = 1.0, window = -1}", "t.xir:3:6: attention: window is negative"},
+      {"%y = attention %x, %s {heads = 4, kv_heads = 3, scale = 1.0}",
+       "t.xir:3:6: attention: 4 query heads do not share 3"},
+      {"%y = attention %x, %s {heads = 4, kv_heads = 2, scale = 1.0, window = -1}",
+       "t.xir:3:6: attention: window is negative"},
       {"%y = gemm %x, @w<8 x 8 x f32> {epilogue = [gelu]}", "t.xir:3:6: gemm: unknown epilogue item 'gelu'"},
-      {"%y = gemm %x, @w<8 x 8 x f32> {prologue = [bias(@b<8 x f32>)]}", "t.xir:3:6: gemm: unknown prologue item 'bias'"},
-      {"%y = gemm %x, @w<8 x 8 x f32> {epilogue = [bias]}", "t.xir:3:6: gemm: epilogue item 'bias' takes 1 operands and 0"},
-      {"%y = gemm %x, @w<8 x 8 x f32> {epilogue = [bias(@b<9 x f32>)]}", "t.xir:3:6: gemm: bias needs an f32 weight of 8"},
+      {"%y = gemm %x, @w<8 x 8 x f32> {prologue = [bias(@b<8 x f32>)]}",
+       "t.xir:3:6: gemm: unknown prologue item 'bias'"},
+      {"%y = gemm %x, @w<8 x 8 x f32> {epilogue = [bias]}",
+       "t.xir:3:6: gemm: epilogue item 'bias' takes 1 operands and 0"},
+      {"%y = gemm %x, @w<8 x 8 x f32> {epilogue = [bias(@b<9 x f32>)]}",
+       "t.xir:3:6: gemm: bias needs an f32 weight of 8"},
       {"%y = gemm %x, @w<8 x 8 x f32> {epilogue = [silu_mul]}", "t.xir:3:6: gemm: silu_mul needs a weight interleaved"},
-      {"%y = gemm %x, @w<4 x 8 x f32> {epilogue = [residual(%x)]}", "t.xir:3:6: gemm: residual must be tensor<T x 4 x f32>"},
+      {"%y = gemm %x, @w<4 x 8 x f32> {epilogue = [residual(%x)]}",
+       "t.xir:3:6: gemm: residual must be tensor<T x 4 x f32>"},
       {"%y = prepare %x {out = \"f16\"}", "t.xir:3:6: prepare: out is f32, bf16 or q8act, not 'f16'"},
       {"%y = prepare %x {out = \"q8act\"}", "t.xir:3:6: prepare: q8act needs a multiple of 32 columns, x has 8"},
       {"%y = repeat %x {schedule = \"@g:0\"}", "t.xir:3:6: repeat: there is no function '@g' above"},
@@ -217,13 +228,16 @@ TEST(Text, BrokenOps) {
   };
   for (const Broken& c : cases) {
     const std::string text = fmt::format(
-        "module @m {{\nfunc @f(%x: tensor<T x 8 x f32>, %s: !step) -> tensor<T x 8 x f32> {{\n{}\nreturn %x\n}}\n}}\n", c.text);
+        "module @m {{\nfunc @f(%x: tensor<T x 8 x f32>, %s: !step) -> tensor<T x 8 x f32> {{\n{}\nreturn %x\n}}\n}}\n",
+        c.text);
     EXPECT_THAT(ParseError(text), StartsWith(std::string(c.error))) << c.text;
   }
 }
 
 std::string InFunction(std::string_view op) {
-  return fmt::format("module @m {{\nfunc @f(%x: tensor<T x 32 x f32>, %s: !step) -> tensor<T x 32 x f32> {{\n{}\nreturn %x\n}}\n}}\n", op);
+  return fmt::format(
+      "module @m {{\nfunc @f(%x: tensor<T x 32 x f32>, %s: !step) -> tensor<T x 32 x f32> {{\n{}\nreturn %x\n}}\n}}\n",
+      op);
 }
 
 // Found by fuzz_ir: these once crashed or could not be read back.
@@ -235,9 +249,14 @@ TEST(Text, ChainArgumentsInTheWrongOrder) {
   EXPECT_NE(ParseError(InFunction("%y = gemm %x, @w<32 x 32 x f32> {prologue = [rms_norm(1e-06, @g<32 x f32>)]}")), "");
 }
 TEST(Text, AChainItemTwice) {
-  EXPECT_NE(ParseError(InFunction("%y = gemm %x, @w<32 x 32 x f32> {epilogue = [bias(@b<32 x f32>), bias(@c<4 x f32>)]}")), "");
-  EXPECT_NE(ParseError(InFunction("%y = gemm %x, @w<32 x 32 x f32> {epilogue = [residual(%x), residual(@c<4 x f32>)]}")), "");
-  EXPECT_NE(ParseError(InFunction("%y = prepare %x {out = \"f32\", prologue = [rms_norm(@g<32 x f32>, 1.0), rms_norm(%x, 1.0)]}")), "");
+  EXPECT_NE(
+      ParseError(InFunction("%y = gemm %x, @w<32 x 32 x f32> {epilogue = [bias(@b<32 x f32>), bias(@c<4 x f32>)]}")),
+      "");
+  EXPECT_NE(
+      ParseError(InFunction("%y = gemm %x, @w<32 x 32 x f32> {epilogue = [residual(%x), residual(@c<4 x f32>)]}")), "");
+  EXPECT_NE(ParseError(InFunction(
+                "%y = prepare %x {out = \"f32\", prologue = [rms_norm(@g<32 x f32>, 1.0), rms_norm(%x, 1.0)]}")),
+            "");
 }
 TEST(Text, ChainVectorsAreF32) {
   EXPECT_NE(ParseError(InFunction("%y = gemm %x, @w<32 x 32 x f32> {epilogue = [bias(@b<32 x f16>)]}")), "");
@@ -253,8 +272,21 @@ TEST(Text, JoinedWeightsNameTheRowsOfEachPart) {
   EXPECT_NE(ParseError(InFunction("%y = linear %x, @a+b<32 x 32 x f32>")), "");
   EXPECT_NE(ParseError(InFunction("%y = linear %x, @a+b<16+16 x 32 x f32> %z = linear %x, @a+b<8+24 x 32 x f32>")), "");
 }
+TEST(Text, RotatedRowsAreThoseOfTheTable) {
+  // A table of L rows is shorter than x of T rows.
+  EXPECT_NE(ParseError("module @m { func @f(%x: tensor<T x 8 x f32>, %r: tensor<L x 8 x f32>) -> tensor<T x 8 x f32> { "
+                       "%y = rope %x, %r "
+                       "{heads = 1} return %y } }"),
+            "");
+  EXPECT_NE(ParseError("module @m { func @f(%x: tensor<T x 8 x f32>, %k: tensor<L x 8 x f32>, %r: tensor<T x 8 x f32>, "
+                       "%s: !step) -> "
+                       "tensor<T x 8 x f32> { %y = rope_store %x, %k, %k, %r, %s {heads = 1, kv_heads = 1, scale = "
+                       "1.0} return %y } }"),
+            "");
+}
 TEST(Text, AnInfiniteChainNumberReadsBack) {
-  const auto module = ParseModule(InFunction("%y = gemm %x, @w<32 x 32 x f32> {prologue = [rms_norm(@g<32 x f32>, 1e999)]}"), "t");
+  const auto module =
+      ParseModule(InFunction("%y = gemm %x, @w<32 x 32 x f32> {prologue = [rms_norm(@g<32 x f32>, 1e999)]}"), "t");
   if (!module.ok()) return;  // refusing it is as good
   EXPECT_TRUE(ParseModule(PrintModule(**module), "t").ok()) << PrintModule(**module);
 }
@@ -265,7 +297,8 @@ TEST(Text, AStringWithALineEndReadsBack) {
 }
 TEST(Text, RepeatOfTheLargestLayer) {
   const std::string error = ParseError(
-      "module @m { func @f(%x: tensor<T x 8 x f32>) -> tensor<T x 8 x f32> { return %x } func @g(%x: tensor<T x 8 x f32>) -> "
+      "module @m { func @f(%x: tensor<T x 8 x f32>) -> tensor<T x 8 x f32> { return %x } func @g(%x: tensor<T x 8 x "
+      "f32>) -> "
       "tensor<T x 8 x f32> { %y = repeat %x {schedule = \"@f:0-9223372036854775807\"} return %y } }");
   EXPECT_NE(error, "");
 }
@@ -274,7 +307,8 @@ TEST(Text, OnlyTensorsWithRowsAreRepeatedAndReturned) {
 }
 
 TEST(Text, AnyBytesGiveAStatus) {
-  for (const char* piece : {"{", "module @m {a = [", "[[[[", "(", "%", "@a+|+|", "\"", "//", "-", "->", "1e", "\\", "x "}) {
+  for (const char* piece :
+       {"{", "module @m {a = [", "[[[[", "(", "%", "@a+|+|", "\"", "//", "-", "->", "1e", "\\", "x "}) {
     std::string text;
     while (text.size() < 100000) text += piece;
     EXPECT_FALSE(ParseModule(text, "t").ok());

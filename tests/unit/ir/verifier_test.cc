@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "codegen/rows/q8_layout.h"
 #include "tests/unit/ir/ir_testing.h"
 
@@ -115,6 +117,19 @@ TEST(Verifier, OverlappingArenaRanges) {
   EXPECT_EQ(place(0, 0, 512), "");
 }
 
+TEST(Verifier, OffsetsOutsideOfAnyArena) {
+  Chained m;
+  m.module.attrs["rows"] = int64_t{2};
+  m.a->def->attrs["at"] = int64_t{-64};
+  EXPECT_THAT(m.Error(), HasSubstr("memory: '%y'"));
+  m.a->def->attrs["at"] = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(m.Error(), HasSubstr("memory: '%y'"));
+  m.a->def->attrs["at"] = int64_t{0};
+  EXPECT_EQ(m.Error(), "");
+  m.module.attrs["rows"] = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(m.Error(), HasSubstr("memory: '%y'"));
+}
+
 TEST(Verifier, ResidualInPlaceAtTheSameOffsetOnly) {
   const auto module = Parse(R"(module @m {rows = 2} {
   func @f(%x: tensor<T x 64 x f32>) -> tensor<T x 64 x f32> {
@@ -151,7 +166,8 @@ TEST(Memory, RowStrideBytesPadsToPanels) {
 
 TEST(Memory, RowStrideBytesAgreesWithTheKernelsLayout) {
   static_assert(Q8Layout{.k = 64}.row_bytes() == 128, "64 values, 40 bytes of scales and sums, padded to lines");
-  for (int64_t k = 32; k <= 4096; k += 32) EXPECT_EQ(RowStrideBytes(DType::kQ8Act, k), Q8Layout{.k = k}.row_bytes()) << k;
+  for (int64_t k = 32; k <= 4096; k += 32)
+    EXPECT_EQ(RowStrideBytes(DType::kQ8Act, k), Q8Layout{.k = k}.row_bytes()) << k;
 }
 
 TEST(Memory, LiveRangesAndViews) {

@@ -14,6 +14,7 @@
 namespace xjit {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -226,7 +227,13 @@ TEST(Topology, ChoosesThreads) {
   EXPECT_THAT(choice->cpus, ElementsAre(0, 2, 4, 6, 1, 3));
   EXPECT_THAT(choice->warning, HasSubstr("more than the 4 usable"));
   EXPECT_THAT(ChooseThreads(4, *machine, 2.0)->warning, HasSubstr("cgroup quota of 2 cpus"));
-  for (const int bad : {0, -1, 9}) {
+  // Beyond the processing units they are left to the system.
+  choice = ChooseThreads(9, *machine, std::nullopt);
+  ASSERT_TRUE(choice.ok());
+  EXPECT_THAT(choice->cpus, Each(-1));
+  EXPECT_THAT(choice->warning, HasSubstr("more than the 4 usable"));
+  EXPECT_FALSE(ChooseThreads(kMaxThreads + 1, *machine, std::nullopt).ok());
+  for (const int bad : {0, -1}) {
     const auto status = ChooseThreads(bad, *machine, std::nullopt).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
     EXPECT_THAT(std::string(status.message()), HasSubstr("leave it out for 4"));

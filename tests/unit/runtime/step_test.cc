@@ -28,7 +28,8 @@ TEST(KvCache, LiesAsAttentionReadsIt) {
   auto cache = KvCache::Create(config);
   ASSERT_TRUE(cache.ok()) << cache.status();
   EXPECT_EQ(config.page_bytes(), KvPageBytes(DType::kBF16, 16));
-  EXPECT_EQ(cache->head_bytes(), 70 * config.page_bytes());
+  EXPECT_EQ(cache->head_bytes(), config.page_bytes());
+  EXPECT_EQ(config.run(), 6);
   EXPECT_EQ(config.bytes(), cache->memory().size());
   EXPECT_EQ(cache->layer(1) - cache->layer(0), 3 * cache->head_bytes());
   EXPECT_EQ(cache->layer(0), cache->memory().data());
@@ -59,7 +60,7 @@ TEST(KvCache, FullIsAnErrorThatChangesNothing) {
   EXPECT_TRUE(b.pages.empty());
   EXPECT_EQ(cache->free_pages(), 1);
   EXPECT_TRUE(cache->Extend(b, 32).ok());
-  EXPECT_THAT(b.pages, ElementsAre(69));
+  EXPECT_THAT(b.pages, ElementsAre(69 * 6));
   EXPECT_EQ(cache->Extend(b, -1).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(cache->Extend(b, INT32_MAX).code(), absl::StatusCode::kFailedPrecondition);
   cache->Free(a);
@@ -86,7 +87,7 @@ TEST(KvCache, GivesOutTheLowestPages) {
       ASSERT_EQ(cache->Extend(seq, tokens).ok(), ok);
       if (ok) {
         for (size_t k = 0; k < more; ++k) {
-          want[s].push_back(*free.begin());
+          want[s].push_back(*free.begin() * static_cast<int32_t>(cache->config().run()));
           free.erase(free.begin());
         }
         seq.length += tokens;
@@ -95,7 +96,7 @@ TEST(KvCache, GivesOutTheLowestPages) {
       const auto length = static_cast<int32_t>(random() % (seq.length + 1));
       cache->Truncate(seq, length);
       while (want[s].size() > static_cast<size_t>(KvPages(length))) {
-        free.insert(want[s].back());
+        free.insert(want[s].back() / static_cast<int32_t>(cache->config().run()));
         want[s].pop_back();
       }
       ASSERT_EQ(seq.length, length);
@@ -116,11 +117,10 @@ TEST(KvCache, PagesAreZeroedBeforeReuse) {
   std::memset(cache->memory().data(), 0xff, cache->memory().size());
   cache->Free(a);
   ASSERT_TRUE(cache->Extend(a, 64).ok());
-  EXPECT_THAT(a.pages, ElementsAre(0, 1));
-  const int64_t bytes = config.page_bytes();
-  for (int64_t i = 0; i < config.layers * config.kv_heads; ++i) {
-    const std::byte* head = cache->memory().data() + i * cache->head_bytes();
-    for (int64_t k = 0; k < 3 * bytes; ++k) ASSERT_EQ(head[k], k < 2 * bytes ? std::byte{0} : std::byte{0xff});
+  EXPECT_THAT(a.pages, ElementsAre(0, config.run()));
+  const int64_t bytes = config.run() * config.page_bytes();
+  for (int64_t k = 0; k < 3 * bytes; ++k) {
+    ASSERT_EQ(cache->memory().data()[k], k < 2 * bytes ? std::byte{0} : std::byte{0xff});
   }
 }
 

@@ -1,0 +1,151 @@
+// What every pass must do to every module: keep it well formed, keep its text readable, keep what the interpreter
+// computes, and have nothing left to do when it runs again.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "passes/check.h"
+#include "passes/pass.h"
+#include "tests/unit/ir/ir_testing.h"
+
+namespace xjit {
+namespace {
+
+using testing::RandomGraph;
+
+struct Machine {
+  Isa isa;
+  int64_t rows;
+  DType kv;
+};
+
+PassContext Context(const Machine& m) {
+  PassContext context;
+  context.target.isa = m.isa;
+  context.target.threads = 2;
+  context.rows = m.rows;
+  context.kv_dtype = m.kv;
+  return context;
+}
+
+// Compares after each pass with before it.
+void ExpectMeaningKept(uint64_t seed, const Machine& machine, double planned_bound) {
+  SCOPED_TRACE(fmt::format("seed {} {} rows {}", seed, Name(machine.isa), machine.rows));
+  const auto module = RandomGraph(seed, /*max_attentions=*/2).Build();
+  auto before = Observe(*module, seed);
+  ASSERT_TRUE(before.ok()) << before.status();
+  PassContext context = Context(machine);
+  PassRunOptions options;
+  options.after = [&](std::string_view pass, int, const Module& now) -> absl::Status {
+    XJIT_ASSIGN_OR_RETURN(auto after, Observe(now, seed));
+    const PassStage stage = (*FindPass(pass))->stage;
+    const double bound = stage == PassStage::kPlanned ? planned_bound : CheckBound(stage);
+    XJIT_RETURN_IF_ERROR(Prefix(CompareObserved(*before, after, bound), pass));
+    before = std::move(after);
+    const auto copy = now.Clone();
+    if (copy == nullptr) return Internal("{}: the module does not read back", pass);
+    return Prefix(VerifyModule(*copy), pass);
+  };
+  const absl::Status status = RunPipeline(*module, PassStage::kGraph, PassStage::kPlanned, context, options);
+  EXPECT_TRUE(status.ok()) << status << "\n" << PrintModule(*module);
+}
+
+// AVX2 with an f32 cache rounds nothing, so that planning must be as exact as fusing.
+TEST(Passes, KeepWhatIsComputed) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    ExpectMeaningKept(seed, {Isa::kAvx2, 1 + static_cast<int64_t>(seed % 3) * 100, DType::kF32},
+                      CheckBound(PassStage::kFused));
+  }
+}
+
+TEST(Passes, KeepWhatIsComputedUpToTheRoundingOfActivations) {
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    ExpectMeaningKept(seed, {seed % 2 == 0 ? Isa::kAvx512Vnni : Isa::kAvx512Bf16, 8, DType::kBF16},
+                      CheckBound(PassStage::kPlanned));
+  }
+}
+
+TEST(Passes, HaveNothingLeftToDo) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const auto module = RandomGraph(seed, 2).Build();
+    PassContext context = Context({Isa::kAvx512Vnni, 8, DType::kBF16});
+    for (const PassInfo& info : Passes()) {
+      SCOPED_TRACE(fmt::format("seed {} {}", seed, info.name));
+      const PassInfo* list[] = {&info};
+      ASSERT_TRUE(RunPasses(*module, list, context).ok());
+      if (info.name == "plan_prologues") continue;  // makes ops that it does not take back
+      const std::string text = PrintModule(*module);
+      int again = -1;
+      PassRunOptions options;
+      options.after = [&again](std::string_view, int changes, const Module&) {
+        again = changes;
+        return absl::OkStatus();
+      };
+      ASSERT_TRUE(RunPasses(*module, list, context, options).ok());
+      EXPECT_EQ(PrintModule(*module), text);
+      // Plans report every function they planned.
+      if (info.stage == PassStage::kFused) {
+        EXPECT_EQ(again, 0);
+      }
+    }
+  }
+}
+
+// Random modules are worth their time only if every pass finds work in them.
+TEST(Passes, AllFireOnRandomModules) {
+  std::map<std::string, int, std::less<>> changes;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const auto module = RandomGraph(seed, 2).Build();
+    PassContext context = Context({Isa::kAvx512Vnni, 8, DType::kBF16});
+    PassRunOptions options;
+    options.after = [&changes](std::string_view pass, int n, const Module&) {
+      changes[std::string(pass)] += n;
+      return absl::OkStatus();
+    };
+    ASSERT_TRUE(RunPipeline(*module, PassStage::kGraph, PassStage::kPlanned, context, options).ok());
+  }
+  for (const PassInfo& info : Passes()) EXPECT_GT(changes[std::string(info.name)], 0) << info.name;
+}
+
+// The judge must judge.
+TEST(Check, SeesDifferences) {
+  const auto module = RandomGraph(3).Build();
+  const auto want = Observe(*module, 7);
+  ASSERT_TRUE(want.ok()) << want.status();
+  EXPECT_TRUE(CompareObserved(*want, *want, 0).ok());
+  auto got = *want;
+  const auto largest = [](const std::vector<float>& v) { return *std::max_element(v.begin(), v.end()); };
+  got["layer"][0].f[5] += 0.01f * largest(got["layer"][0].f);  // at least a hundredth of the root mean square
+  EXPECT_FALSE(CompareObserved(*want, got, CheckBound(PassStage::kFused)).ok());
+  got = *want;
+  got["layer"][0].f[5] = std::nanf("");
+  EXPECT_FALSE(CompareObserved(*want, got, CheckBound(PassStage::kPlanned)).ok());
+  got = *want;
+  got["step"][0].f.pop_back();
+  EXPECT_FALSE(CompareObserved(*want, got, 1).ok());
+  got.erase("step");
+  EXPECT_FALSE(CompareObserved(*want, got, 1).ok());
+  const auto other = Observe(*module, 8);
+  ASSERT_TRUE(other.ok());
+  EXPECT_FALSE(CompareObserved(*want, *other, CheckBound(PassStage::kPlanned)).ok());
+}
+
+TEST(Check, JoinedWeightsHaveTheValuesOfTheirParts) {
+  RandomWeights weights(5);
+  const Type matrix = Type::Tensor({{3, 0}, {8, 0}}, DType::kF32), vector = Type::Tensor({{3, 0}}, DType::kF32);
+  const Weight up{"up", matrix, {}}, up_bias{"up", vector, {}};
+  const Weight joined{"gate|up", Type::Tensor({{5, 0}, {8, 0}}, DType::kF32), {2, 3}};
+  const Weight joined_bias{"gate+up", Type::Tensor({{5, 0}}, DType::kF32), {2, 3}};
+  for (int64_t row = 0; row < 3; ++row) {
+    std::vector<float> a(8), b(8);
+    ASSERT_TRUE(weights.Row(2, up, row, a).ok() && weights.Row(2, joined, row + 2, b).ok());
+    EXPECT_EQ(a, b);
+  }
+  std::vector<float> a(3), b(5);
+  ASSERT_TRUE(weights.Row(2, up_bias, 0, a).ok() && weights.Row(2, joined_bias, 0, b).ok());
+  EXPECT_EQ(a, std::vector<float>(b.begin() + 2, b.end()));
+}
+
+}  // namespace
+}  // namespace xjit
