@@ -12,6 +12,8 @@ find_program(XJIT_MOLD mold)
 if(XJIT_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
+# Most of the Rust archive is never called: what is dropped need not be resident.
+add_link_options(-Wl,--gc-sections)
 # Two links at once are slower than one on a small machine, and need twice the memory.
 set_property(GLOBAL PROPERTY JOB_POOLS link=1)
 set(CMAKE_JOB_POOL_LINK link)

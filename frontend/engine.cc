@@ -21,7 +21,8 @@ std::vector<int> Windows(const Module& module) {
   std::set<int> windows;
   for (const auto& f : module.functions) {
     for (const auto& op : f->ops) {
-      if (op->code == OpCode::kAttention || op->code == OpCode::kFlashAttention) windows.insert(static_cast<int>(op->Int("window")));
+      if (op->code == OpCode::kAttention || op->code == OpCode::kFlashAttention)
+        windows.insert(static_cast<int>(op->Int("window")));
     }
   }
   if (windows.empty()) windows.insert(0);
@@ -62,7 +63,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const std::string& path, co
   return Create(std::move(checkpoint), options);
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options) {
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const Checkpoint> checkpoint,
+                                                       const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine());
   XJIT_RETURN_IF_ERROR(engine->Init(std::move(checkpoint), options));
   return engine;
@@ -229,8 +231,9 @@ absl::Status Engine::Step(std::span<const Input> inputs) {
     const Slot& slot = slots_[static_cast<size_t>(input.seq)];
     const int64_t length = slot.length + static_cast<int64_t>(input.ids.size());
     if (length > context_) {
-      return FailedPrecondition("{} tokens do not fit into the context of {} (--ctx N makes it larger; the model was trained for {})",
-                                length, context_, spec().max_positions);
+      return FailedPrecondition(
+          "{} tokens do not fit into the context of {} (--ctx N makes it larger; the model was trained for {})", length,
+          context_, spec().max_positions);
     }
     for (int32_t id : input.ids) {
       if (id < 0 || id >= spec().vocab_size) {
@@ -239,9 +242,11 @@ absl::Status Engine::Step(std::span<const Input> inputs) {
     }
     rows += static_cast<int64_t>(input.ids.size());
   }
-  if (rows < 1 || rows > max_step_rows()) return InvalidArgument("a step has 1 to {} tokens, not {}", max_step_rows(), rows);
+  if (rows < 1 || rows > max_step_rows())
+    return InvalidArgument("a step has 1 to {} tokens, not {}", max_step_rows(), rows);
   XJIT_RETURN_IF_ERROR(options_.backend == Backend::kInterp ? StepInterp(inputs) : StepJit(inputs));
-  for (const Input& input : inputs) slots_[static_cast<size_t>(input.seq)].length += static_cast<int32_t>(input.ids.size());
+  for (const Input& input : inputs)
+    slots_[static_cast<size_t>(input.seq)].length += static_cast<int32_t>(input.ids.size());
   return absl::OkStatus();
 }
 
@@ -296,8 +301,10 @@ absl::Status Engine::Prefill(int seq, std::span<const int32_t> ids, int64_t chun
   if (ids.empty()) return InvalidArgument("the prompt has no tokens");
   const int64_t length = slots_[static_cast<size_t>(seq)].length + static_cast<int64_t>(ids.size());
   if (length > context_) {
-    return FailedPrecondition("the prompt of {} tokens does not fit into the context of {} (--ctx N makes it larger; the model was trained for {})",
-                              length, context_, spec().max_positions);
+    return FailedPrecondition(
+        "the prompt of {} tokens does not fit into the context of {} (--ctx N makes it larger; the model was trained "
+        "for {})",
+        length, context_, spec().max_positions);
   }
   while (!ids.empty()) {
     const size_t count = std::min<size_t>(ids.size(), static_cast<size_t>(chunk));
@@ -367,12 +374,14 @@ absl::StatusOr<std::string> Engine::Explain(int64_t rows) {
   PassContext passes;
   XJIT_RETURN_IF_ERROR(Planned(Capacity(rows, max_step_rows()), 1, &passes).status());
   XJIT_RETURN_IF_ERROR(ProgramFor(rows, 1).status());
-  std::string text = fmt::format("isa: {} ({}); threads: {} ({})\n", Name(target_.isa), CpuName(), threads(), thread_reason());
+  std::string text =
+      fmt::format("isa: {} ({}); threads: {} ({})\n", Name(target_.isa), CpuName(), threads(), thread_reason());
   for (const auto& note : fuse_notes_) text += note + "\n";
   for (const auto& note : passes.notes) text += note + "\n";
   text += "kernels:\n";
   for (const Kernel* kernel : kernels_->kernels()) {
-    text += fmt::format("  {}{}\n", kernel->name, kernel->code == nullptr ? " (C++)" : fmt::format(" ({} bytes)", kernel->code_bytes));
+    text += fmt::format("  {}{}\n", kernel->name,
+                        kernel->code == nullptr ? " (C++)" : fmt::format(" ({} bytes)", kernel->code_bytes));
   }
   return text;
 }
@@ -382,7 +391,8 @@ absl::StatusOr<std::string> Engine::KernelAsm(std::string_view kernel, int64_t r
   XJIT_RETURN_IF_ERROR(ProgramFor(rows, 1).status());
   std::string known;
   for (const Kernel* k : kernels_->kernels()) {
-    if (k->name == kernel && k->code == nullptr) return InvalidArgument("kernel '{}' is C++, it has no emitted code", kernel);
+    if (k->name == kernel && k->code == nullptr)
+      return InvalidArgument("kernel '{}' is C++, it has no emitted code", kernel);
     if (k->name == kernel) return Disassemble({k->code, k->code_bytes});
     known += fmt::format("{}{}", known.empty() ? "" : ", ", k->name);
   }

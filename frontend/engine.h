@@ -1,5 +1,5 @@
-// A model, compiled for this machine and ready to run: opens a checkpoint, builds and rewrites its graph, packs its weights,
-// and compiles a program for each number of rows on first use.
+// A model, compiled for this machine and ready to run: opens a checkpoint, builds and rewrites its graph, packs its
+// weights, and compiles a program for each number of rows on first use.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ namespace xjit {
 enum class Backend : uint8_t { kJit, kInterp };
 
 struct EngineOptions {
-  std::optional<int> threads;          // none: what the machine grants (runtime/topology.h)
-  std::optional<std::string> isa;      // none or "auto": the machine's best
-  std::string kv_dtype = "bf16";       // bf16 or f32
-  int64_t context = 0;                 // tokens of a sequence; 0: the model's, as far as memory allows
-  int max_sequences = 1;               // of one step
+  std::optional<int> threads;      // none: what the machine grants (runtime/topology.h)
+  std::optional<std::string> isa;  // none or "auto": the machine's best
+  std::string kv_dtype = "bf16";   // bf16 or f32
+  int64_t context = 0;             // tokens of a sequence; 0: the model's, as far as memory allows
+  int max_sequences = 1;           // of one step
   Backend backend = Backend::kJit;
   bool mlock = false;
   bool hugepages = true;
@@ -52,7 +52,8 @@ struct EngineMemory {
 class Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Load(const std::string& path, const EngineOptions& options);
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options);
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const Checkpoint> checkpoint,
+                                                        const EngineOptions& options);
   ~Engine();
 
   // A sequence is an index; its tokens so far are its past.
@@ -67,8 +68,8 @@ class Engine {
     std::span<const int32_t> ids;
     LogitRows logits = LogitRows::kLast;
   };
-  // One step: at most max_step_rows() tokens in all, max_logit_rows() rows of logits. Logits are there until the next step.
-  // FailedPrecondition where a sequence would grow past the context.
+  // One step: at most max_step_rows() tokens in all, max_logit_rows() rows of logits. Logits are there until the next
+  // step. FailedPrecondition where a sequence would grow past the context.
   absl::Status Step(std::span<const Input> inputs);
   // Feeds any number of tokens in chunks of at most `chunk` (0: max_step_rows()); logits of the last token.
   absl::Status Prefill(int seq, std::span<const int32_t> ids, int64_t chunk = 0);
@@ -84,7 +85,9 @@ class Engine {
   const Checkpoint& checkpoint() const { return *checkpoint_; }
   const TargetInfo& target() const { return target_; }
   Backend backend() const { return options_.backend; }
-  std::string_view kv_dtype() const { return options_.backend == Backend::kInterp ? "f32" : std::string_view(options_.kv_dtype); }
+  std::string_view kv_dtype() const {
+    return options_.backend == Backend::kInterp ? "f32" : std::string_view(options_.kv_dtype);
+  }
   // How results were computed, as logits files say it: "fp32", "bf16", "q8act", "q8act+bf16".
   std::string mode() const;
   int64_t context() const { return context_; }

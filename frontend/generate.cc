@@ -40,10 +40,12 @@ std::string StopMatcher::Push(std::string_view piece) {
   return out;
 }
 
-absl::StatusOr<Generated> Generate(Engine& engine, int seq, std::span<const int32_t> history, std::span<const int32_t> prompt,
-                                   const GenerateParams& params, const text::Tokenizer* tokenizer,
+absl::StatusOr<Generated> Generate(Engine& engine, int seq, std::span<const int32_t> history,
+                                   std::span<const int32_t> prompt, const GenerateParams& params,
+                                   const text::Tokenizer* tokenizer,
                                    const std::function<bool(std::string_view)>& on_text) {
-  XJIT_ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(params.sampler, static_cast<int32_t>(engine.spec().vocab_size)));
+  XJIT_ASSIGN_OR_RETURN(Sampler sampler,
+                        Sampler::Create(params.sampler, static_cast<int32_t>(engine.spec().vocab_size)));
   Generated result;
   std::optional<text::StreamDecoder> stream;
   if (tokenizer != nullptr) stream = tokenizer->Stream(/*skip_special=*/true);
@@ -71,7 +73,8 @@ absl::StatusOr<Generated> Generate(Engine& engine, int seq, std::span<const int3
   for (;;) {
     XJIT_ASSIGN_OR_RETURN(const int32_t id, sampler.Sample(engine.logits(0), all));
     if (result.ids.empty()) first = NowMs();
-    const bool ends = !params.ignore_eos && std::find(params.end_ids.begin(), params.end_ids.end(), id) != params.end_ids.end();
+    const bool ends =
+        !params.ignore_eos && std::find(params.end_ids.begin(), params.end_ids.end(), id) != params.end_ids.end();
     if (ends) {
       result.finish_reason = "stop";
       break;

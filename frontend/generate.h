@@ -40,16 +40,17 @@ struct GenerateParams {
 
 struct Generated {
   std::vector<int32_t> ids;
-  std::string text;                     // empty without a tokenizer
-  std::string finish_reason;            // "stop": an end token or a stop string; "length"; "cancelled"
-  double ttft_ms = 0, decode_ms = 0;    // to the first token; from it to the last
+  std::string text;                   // empty without a tokenizer
+  std::string finish_reason;          // "stop": an end token or a stop string; "length"; "cancelled"
+  double ttft_ms = 0, decode_ms = 0;  // to the first token; from it to the last
   int64_t decode_steps = 0;
 };
 
-// Continues sequence `seq` with the prompt's ids, which are fed first. `history` is what the sequence already holds, for
-// penalties. `on_text` is called with each piece of text (valid UTF-8); false cancels. `tokenizer` may be nullptr.
-absl::StatusOr<Generated> Generate(Engine& engine, int seq, std::span<const int32_t> history, std::span<const int32_t> prompt,
-                                   const GenerateParams& params, const text::Tokenizer* tokenizer,
+// Continues sequence `seq` with the prompt's ids, which are fed first. `history` is what the sequence already holds,
+// for penalties. `on_text` is called with each piece of text (valid UTF-8); false cancels. `tokenizer` may be nullptr.
+absl::StatusOr<Generated> Generate(Engine& engine, int seq, std::span<const int32_t> history,
+                                   std::span<const int32_t> prompt, const GenerateParams& params,
+                                   const text::Tokenizer* tokenizer,
                                    const std::function<bool(std::string_view)>& on_text);
 
 }  // namespace xjit

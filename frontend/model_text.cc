@@ -17,7 +17,9 @@ TokenizerOr Finish(text::Result<text::Tokenizer> result, std::string_view place)
 TokenizerOr FromGguf(const Checkpoint& checkpoint) {
   XJIT_ASSIGN_OR_RETURN(const GgufVocabulary v, checkpoint.Vocabulary());
   const std::string& file = checkpoint.vocabulary_file()->file();
-  if (v.tokens.empty()) return FailedPrecondition("{}: it holds no tokenizer (tokenizer.ggml.tokens is missing; --raw-ids works without one)", file);
+  if (v.tokens.empty())
+    return FailedPrecondition(
+        "{}: it holds no tokenizer (tokenizer.ggml.tokens is missing; --raw-ids works without one)", file);
   text::GgufVocabulary vocabulary;
   auto id = [](std::optional<int32_t> x) { return x.has_value() ? std::optional<uint32_t>(*x) : std::nullopt; };
   vocabulary.model = v.model;

@@ -9,7 +9,8 @@
 
 namespace xjit {
 
-// FailedPrecondition when the checkpoint has no tokenizer; InvalidArgument, with the file, when it is broken or unknown.
+// FailedPrecondition when the checkpoint has no tokenizer; InvalidArgument, with the file, when it is broken or
+// unknown.
 absl::StatusOr<std::shared_ptr<const text::Tokenizer>> LoadTokenizer(const Checkpoint& checkpoint);
 
 // The same on a thread of its own, beside the loading of weights. The checkpoint must live until the result is there.

@@ -47,7 +47,8 @@ std::vector<std::pair<int, int64_t>> PackedOrder(const Weight& w) {
   if (w.interleaved()) {
     for (size_t n = 0; n < order.size(); ++n) {
       const int part = static_cast<int>(n / kGroupColumns % 2);
-      const int64_t row = static_cast<int64_t>(n) / kPanelColumns * kGroupColumns + static_cast<int64_t>(n) % kGroupColumns;
+      const int64_t row =
+          static_cast<int64_t>(n) / kPanelColumns * kGroupColumns + static_cast<int64_t>(n) % kGroupColumns;
       if (row < parts[static_cast<size_t>(part)].rows) order[n] = {part, row};
     }
     return order;
@@ -126,9 +127,11 @@ absl::Status WeightNames::Check(const Module& graph) const {
   if (wrong.empty()) return absl::OkStatus();
   const size_t count = wrong.size();
   wrong.resize(std::min<size_t>(count, 5));
-  return InvalidArgument("{}: {} tensor{} not fit the {} graph: {}{} (is it another architecture, or are config and weights of different models?)",
-                         checkpoint_.path(), count, count == 1 ? " does" : "s do", checkpoint_.spec().arch,
-                         fmt::join(wrong, "; "), count > 5 ? fmt::format("; and {} more", count - 5) : "");
+  return InvalidArgument(
+      "{}: {} tensor{} not fit the {} graph: {}{} (is it another architecture, or are config and weights of different "
+      "models?)",
+      checkpoint_.path(), count, count == 1 ? " does" : "s do", checkpoint_.spec().arch, fmt::join(wrong, "; "),
+      count > 5 ? fmt::format("; and {} more", count - 5) : "");
 }
 
 absl::StatusOr<std::vector<WeightNames::Source>> WeightNames::Sources(int64_t layer, const Weight& weight) const {
@@ -170,16 +173,17 @@ absl::Status CheckpointRows::Row(int64_t layer, const Weight& w, int64_t n, std:
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames& names, const Module& fused, WorkerPool& pool,
-                                                               HugeBuffer::Options options) {
+absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames& names, const Module& fused,
+                                                               WorkerPool& pool, HugeBuffer::Options options) {
   auto store = std::make_unique<WeightStore>();
   std::vector<Entry> entries;
   int64_t total = 0;
   XJIT_RETURN_IF_ERROR(ForEachWeight(fused, [&](int64_t layer, const Weight& w) -> absl::Status {
     entries.push_back({layer, &w, total});
     store->offsets_[{layer, w.name}] = total;
-    const int64_t bytes = w.type.dims.size() == 1 ? PackedColumns(w) * 4
-                                                  : PackedColumns(w) / kPanelColumns * PanelBytes(w.type.elem, w.type.cols());
+    const int64_t bytes = w.type.dims.size() == 1
+                              ? PackedColumns(w) * 4
+                              : PackedColumns(w) / kPanelColumns * PanelBytes(w.type.elem, w.type.cols());
     total += (bytes + 63) / 64 * 64;
     return absl::OkStatus();
   }));
@@ -189,6 +193,8 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames
     XJIT_RETURN_IF_ERROR(entry.weight->type.dims.size() == 1 ? store->PackVector(names, entry)
                                                              : store->PackMatrix(names, entry, pool));
   }
+  // Reading one tensor maps pages around it too, of tensors that were given back before.
+  for (const TensorView& tensor : names.checkpoint().tensors()) names.checkpoint().Discard(tensor);
   return store;
 }
 

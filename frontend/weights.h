@@ -1,5 +1,5 @@
-// Weights of a checkpoint under the names of the graph: checked against it, packed for the kernels, or row by row for the
-// interpreter.
+// Weights of a checkpoint under the names of the graph: checked against it, packed for the kernels, or row by row for
+// the interpreter.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ class WeightNames {
  public:
   WeightNames(const Checkpoint& checkpoint, const ModelFamily& family) : checkpoint_(checkpoint), family_(family) {}
 
-  // The encodings of the model's matrices, by which layers are grouped; biases that the checkpoint has are set in `spec`.
-  // Tensors that are absent are given as f32: Check() names them.
+  // The encodings of the model's matrices, by which layers are grouped; biases that the checkpoint has are set in
+  // `spec`. Tensors that are absent are given as f32: Check() names them.
   ModelWeights Encodings() const;
-  // Every tensor the graph needs is there, readable and of the graph's shape, and none is left over. All that is wrong is
-  // one error: the first five and a count.
+  // Every tensor the graph needs is there, readable and of the graph's shape, and none is left over. All that is wrong
+  // is one error: the first five and a count.
   absl::Status Check(const Module& graph) const;
 
   // A part of a weight: its tensor and in which order the graph wants its rows.
@@ -60,12 +60,12 @@ class CheckpointRows : public WeightSource {
   std::vector<float> inv_freq_;
 };
 
-// All weights of a fused module, packed into one buffer by all threads of the pool; a tensor's source pages are given back
-// as soon as it is packed, so that memory stays near one copy.
+// All weights of a fused module, packed into one buffer by all threads of the pool; a tensor's source pages are given
+// back as soon as it is packed, so that memory stays near one copy.
 class WeightStore : public PackedWeights {
  public:
-  static absl::StatusOr<std::unique_ptr<WeightStore>> Pack(const WeightNames& names, const Module& fused, WorkerPool& pool,
-                                                           HugeBuffer::Options options);
+  static absl::StatusOr<std::unique_ptr<WeightStore>> Pack(const WeightNames& names, const Module& fused,
+                                                           WorkerPool& pool, HugeBuffer::Options options);
 
   absl::StatusOr<const std::byte*> Matrix(int64_t layer, const Weight& weight) const override;
   absl::StatusOr<const float*> Vector(int64_t layer, const Weight& weight) const override;

@@ -1,5 +1,5 @@
-// Builds functions op by op, with types inferred: what a model file calls. The first error is kept and every later call is
-// ignored, so that a model reads as a list of equations and is checked once, at the end.
+// Builds functions op by op, with types inferred: what a model file calls. The first error is kept and every later call
+// is ignored, so that a model reads as a list of equations and is checked once, at the end.
 #pragma once
 
 #include <initializer_list>
@@ -29,7 +29,9 @@ class Builder {
   Value* Embed(Value* ids, Operand table) { return Emit(OpCode::kEmbed, {{ids}, table}); }
   Value* RmsNorm(Value* x, Operand gain, double eps) { return Emit(OpCode::kRmsNorm, {{x}, gain}, {{"eps", eps}}); }
   Value* Linear(Value* x, Operand w, std::string_view name) { return Emit(OpCode::kLinear, {{x}, w}, {}, name); }
-  Value* AddBias(Value* x, Operand bias, std::string_view name) { return Emit(OpCode::kAddBias, {{x}, bias}, {}, name); }
+  Value* AddBias(Value* x, Operand bias, std::string_view name) {
+    return Emit(OpCode::kAddBias, {{x}, bias}, {}, name);
+  }
   Value* Add(Value* a, Value* b, std::string_view name) { return Emit(OpCode::kAdd, {{a}, {b}}, {}, name); }
   Value* Mul(Value* a, Value* b, std::string_view name) { return Emit(OpCode::kMul, {{a}, {b}}, {}, name); }
   Value* Silu(Value* x) { return Emit(OpCode::kSilu, {{x}}); }

@@ -25,6 +25,10 @@ T AttrOr(const Op& op, std::string_view name, T otherwise) {
   const Attr* attr = FindAttr(op, name);
   if (attr == nullptr) return otherwise;
   const T* value = std::get_if<T>(attr);
+  if constexpr (std::is_same_v<T, double>) {
+    // Text may write a whole number where a float is meant.
+    if (const auto* whole = std::get_if<int64_t>(attr)) return static_cast<double>(*whole);
+  }
   return value != nullptr ? *value : otherwise;
 }
 
@@ -133,8 +137,8 @@ std::string Function::FreeName(std::string_view base) const {
 std::vector<Op*> Function::Users(const Value* value) const {
   std::vector<Op*> users;
   for (const auto& op : ops) {
-    const bool uses = std::any_of(op->operands.begin(), op->operands.end(),
-                                  [value](const Operand& o) { return o.value == value; });
+    const bool uses =
+        std::any_of(op->operands.begin(), op->operands.end(), [value](const Operand& o) { return o.value == value; });
     if (uses) users.push_back(op.get());
   }
   return users;

@@ -93,8 +93,8 @@ class Op {
   // The item of that name in the chain attribute, or nullptr.
   const ChainItem* Item(std::string_view chain, std::string_view name) const;
   // Appends an item whose arguments are operands (added to the op) and then numbers.
-  void AddItem(std::string_view chain, std::string_view name, std::vector<Operand> args, std::vector<double> numbers = {},
-               bool front = false);
+  void AddItem(std::string_view chain, std::string_view name, std::vector<Operand> args,
+               std::vector<double> numbers = {}, bool front = false);
 };
 
 class Function {

@@ -28,7 +28,8 @@ absl::Status MatMul(const EvalContext& eval, const TensorData& x, const Weight& 
       // Four partial sums in double: order hardly matters to the result, and the additions overlap.
       double sum[4] = {0, 0, 0, 0};
       const float* a = x.row(m);
-      for (int64_t i = 0; i < k; ++i) sum[i & 3] += static_cast<double>(a[i]) * static_cast<double>(row[static_cast<size_t>(i)]);
+      for (int64_t i = 0; i < k; ++i)
+        sum[i & 3] += static_cast<double>(a[i]) * static_cast<double>(row[static_cast<size_t>(i)]);
       y->row(m)[j] = static_cast<float>((sum[0] + sum[1]) + (sum[2] + sum[3]));
     }
   }
@@ -37,8 +38,9 @@ absl::Status MatMul(const EvalContext& eval, const TensorData& x, const Weight& 
 
 namespace {
 
-absl::StatusOr<std::vector<TensorData>> Run(const Module& module, const Function& function, std::vector<TensorData> args,
-                                            const InterpStep& step, int64_t layer, WeightSource& weights);
+absl::StatusOr<std::vector<TensorData>> Run(const Module& module, const Function& function,
+                                            std::vector<TensorData> args, const InterpStep& step, int64_t layer,
+                                            WeightSource& weights);
 
 absl::StatusOr<TensorData> RunRepeat(const Module& module, const Op& op, std::map<const Value*, TensorData>& values,
                                      const InterpStep& step, WeightSource& weights) {
@@ -59,13 +61,15 @@ absl::StatusOr<TensorData> RunRepeat(const Module& module, const Op& op, std::ma
   return carried;
 }
 
-absl::StatusOr<std::vector<TensorData>> Run(const Module& module, const Function& function, std::vector<TensorData> args,
-                                            const InterpStep& step, int64_t layer, WeightSource& weights) {
+absl::StatusOr<std::vector<TensorData>> Run(const Module& module, const Function& function,
+                                            std::vector<TensorData> args, const InterpStep& step, int64_t layer,
+                                            WeightSource& weights) {
   std::map<const Value*, TensorData> values;
   size_t next = 0;
   for (const auto& arg : function.args) {
     if (arg->type.is_step()) continue;
-    if (next >= args.size()) return Internal("interpreter: @{} needs more arguments than {}", function.name, args.size());
+    if (next >= args.size())
+      return Internal("interpreter: @{} needs more arguments than {}", function.name, args.size());
     values[arg.get()] = std::move(args[next++]);
   }
   EvalContext eval;

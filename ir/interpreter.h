@@ -1,4 +1,5 @@
-// The interpreter: runs a module on the scalar references, one op after the other. Slow, and the judge of everything else.
+// The interpreter: runs a module on the scalar references, one op after the other. Slow, and the judge of everything
+// else.
 #pragma once
 
 #include <cstdint>

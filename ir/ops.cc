@@ -11,8 +11,8 @@ namespace {
 const std::vector<OpInfo>& Table() {
   static const std::vector<OpInfo> kTable = [] {
     std::vector<OpInfo> table;
-#define XJIT_OP(c, n)              \
-  table.push_back(Define##c());    \
+#define XJIT_OP(c, n)               \
+  table.push_back(Define##c());     \
   table.back().code = OpCode::k##c; \
   table.back().name = n;
 #include "ir/ops.inc"
@@ -24,12 +24,18 @@ const std::vector<OpInfo>& Table() {
 
 std::string_view KindName(OperandKind kind) {
   switch (kind) {
-    case OperandKind::kFloat: return "an f32 tensor [rows, columns]";
-    case OperandKind::kAct: return "a tensor [rows, columns] of f32, bf16 or q8act";
-    case OperandKind::kIds: return "a tensor [rows] of i32";
-    case OperandKind::kStep: return "!step";
-    case OperandKind::kMatrix: return "a weight @[n, k]";
-    case OperandKind::kVector: return "an f32 weight @[n]";
+    case OperandKind::kFloat:
+      return "an f32 tensor [rows, columns]";
+    case OperandKind::kAct:
+      return "a tensor [rows, columns] of f32, bf16 or q8act";
+    case OperandKind::kIds:
+      return "a tensor [rows] of i32";
+    case OperandKind::kStep:
+      return "!step";
+    case OperandKind::kMatrix:
+      return "a weight @[n, k]";
+    case OperandKind::kVector:
+      return "an f32 weight @[n]";
   }
   return "";
 }
@@ -120,14 +126,16 @@ absl::Status CheckOp(const Op& op, const Module* module, std::vector<Type>* type
     }
   }
   if (!info.variadic && op.operands.size() != fixed + chain_operands) {
-    return InvalidArgument("{}: takes {} operands, {} are given", info.name, fixed, op.operands.size() - chain_operands);
+    return InvalidArgument("{}: takes {} operands, {} are given", info.name, fixed,
+                           op.operands.size() - chain_operands);
   }
   if (info.variadic && op.operands.size() + 1 < fixed) {
     return InvalidArgument("{}: takes at least {} operands, {} are given", info.name, fixed - 1, op.operands.size());
   }
   for (size_t i = 0; i < fixed && i < op.operands.size() && !info.variadic; ++i) {
     if (!Fits(op.operands[i], info.operands[i].kind)) {
-      return InvalidArgument("{}: operand '{}' must be {}", info.name, info.operands[i].name, KindName(info.operands[i].kind));
+      return InvalidArgument("{}: operand '{}' must be {}", info.name, info.operands[i].name,
+                             KindName(info.operands[i].kind));
     }
   }
   XJIT_RETURN_IF_ERROR(CheckAttrs(op, info));

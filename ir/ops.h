@@ -38,7 +38,9 @@ inline AttrSpec IntAttr(std::string_view name, int64_t fallback) { return {name,
 inline AttrSpec FloatAttr(std::string_view name) { return {name, std::nullopt, Attr(0.0)}; }
 inline AttrSpec FloatAttr(std::string_view name, double fallback) { return {name, Attr(fallback), std::nullopt}; }
 inline AttrSpec StrAttr(std::string_view name) { return {name, std::nullopt, Attr(std::string())}; }
-inline AttrSpec StrAttr(std::string_view name, std::string fallback) { return {name, Attr(std::move(fallback)), std::nullopt}; }
+inline AttrSpec StrAttr(std::string_view name, std::string fallback) {
+  return {name, Attr(std::move(fallback)), std::nullopt};
+}
 inline AttrSpec BoolAttr(std::string_view name) { return {name, Attr(false), std::nullopt}; }
 inline AttrSpec ChainAttr(std::string_view name) { return {name, Attr(Chain{}), std::nullopt}; }
 

@@ -37,8 +37,13 @@ absl::Status EvalRopeTable(const Op& op, EvalContext& eval) {
 }
 
 absl::Status CheckTable(const Op& op, size_t table, int64_t head_dim) {
+  if (op.operand(table)->type.dims[0] != op.operand(0)->type.dims[0]) {
+    return InvalidArgument("{}: the table is {}, which has other rows than {}", Name(op.code),
+                           ToString(op.operand(table)->type), ToString(op.operand(0)->type));
+  }
   if (op.operand(table)->type.cols() == head_dim) return absl::OkStatus();
-  return InvalidArgument("{}: the table has {} columns, a head {}", Name(op.code), op.operand(table)->type.cols(), head_dim);
+  return InvalidArgument("{}: the table has {} columns, a head {}", Name(op.code), op.operand(table)->type.cols(),
+                         head_dim);
 }
 
 absl::Status InferRope(const Op& op, const Module*, std::vector<Type>* types) {
@@ -111,7 +116,8 @@ absl::Status Attend(const Op& op, EvalContext& eval, double scale) {
     const auto& k = kv.k[eval.layer];
     const auto& v = kv.v[eval.layer];
     if (static_cast<int64_t>(k.size()) < (position + 1) * kv_heads * head_dim) {
-      return InvalidArgument("{}: the KV cache ends before position {} (is kv_store missing?)", Name(op.code), position);
+      return InvalidArgument("{}: the KV cache ends before position {} (is kv_store missing?)", Name(op.code),
+                             position);
     }
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t at = h / (heads / kv_heads) * head_dim;
@@ -125,17 +131,25 @@ absl::Status Attend(const Op& op, EvalContext& eval, double scale) {
 absl::Status EvalAttention(const Op& op, EvalContext& eval) { return Attend(op, eval, op.Float("scale")); }
 absl::Status EvalFlashAttention(const Op& op, EvalContext& eval) { return Attend(op, eval, 1.0 / kLog2E); }
 
+absl::Status VerifyKvType(const Op& op, const Module*) {
+  const auto kv = ParseDType(op.Str("kv"));
+  if (kv == DType::kF32 || kv == DType::kBF16) return absl::OkStatus();
+  return InvalidArgument("{}: kv is f32 or bf16, not '{}'", Name(op.code), op.Str("kv"));
+}
+
 absl::Status InferRopeStore(const Op& op, const Module*, std::vector<Type>* types) {
   const int64_t heads = op.Int("heads"), kv_heads = op.Int("kv_heads");
   XJIT_RETURN_IF_ERROR(CheckHeads(op, 0, heads));
   XJIT_RETURN_IF_ERROR(CheckHeads(op, 1, kv_heads));
   const int64_t head_dim = op.operand(0)->type.cols() / heads;
-  if (op.operand(1)->type.cols() / kv_heads != head_dim || op.operand(1)->type != op.operand(2)->type) {
+  if (op.operand(1)->type.dims[0] != op.operand(0)->type.dims[0] || op.operand(1)->type.cols() / kv_heads != head_dim ||
+      op.operand(1)->type != op.operand(2)->type) {
     return InvalidArgument("rope_store: k and v must be {} heads of {}", kv_heads, head_dim);
   }
   XJIT_RETURN_IF_ERROR(CheckTable(op, 3, head_dim));
   const auto q = ParseDType(op.Str("q"));
-  if (q != DType::kF32 && q != DType::kBF16) return InvalidArgument("rope_store: q is f32 or bf16, not '{}'", op.Str("q"));
+  if (q != DType::kF32 && q != DType::kBF16)
+    return InvalidArgument("rope_store: q is f32 or bf16, not '{}'", op.Str("q"));
   types->push_back(Type::Rows(op.operand(0)->type.dims[0], heads * head_dim, *q));
   return absl::OkStatus();
 }
@@ -194,27 +208,32 @@ OpInfo DefineAttention() {
           .doc = "causal attention over this layer's cache; window > 0: over the last window tokens only"};
 }
 OpInfo DefineRopeStore() {
-  return {.operands = {{"q", OperandKind::kFloat},
-                       {"k", OperandKind::kFloat},
-                       {"v", OperandKind::kFloat},
-                       {"rope", OperandKind::kFloat},
-                       {"step", OperandKind::kStep}},
-          .attrs = {IntAttr("heads"), IntAttr("kv_heads"), FloatAttr("scale"), StrAttr("q", "f32"), StrAttr("kv", "f32")},
-          .results = {"q"},
-          .effects = Effects::kWritesKv,
-          .infer = InferRopeStore,
-          .reference = EvalRopeStore,
-          .doc = "rope of q and k, kv_store of k and v (as kv says), q scaled by scale * log2(e) for a softmax in base 2"};
+  return {
+      .operands = {{"q", OperandKind::kFloat},
+                   {"k", OperandKind::kFloat},
+                   {"v", OperandKind::kFloat},
+                   {"rope", OperandKind::kFloat},
+                   {"step", OperandKind::kStep}},
+      .attrs = {IntAttr("heads"), IntAttr("kv_heads"), FloatAttr("scale"), StrAttr("q", "f32"), StrAttr("kv", "f32")},
+      .results = {"q"},
+      .effects = Effects::kWritesKv,
+      .infer = InferRopeStore,
+      .verify = VerifyKvType,
+      .reference = EvalRopeStore,
+      .doc = "rope of q and k, kv_store of k and v (as kv says), q scaled by scale * log2(e) for a softmax in base 2"};
 }
 OpInfo DefineFlashAttention() {
-  return {.operands = {{"q", OperandKind::kAct}, {"step", OperandKind::kStep}},
-          .attrs = {IntAttr("heads"), IntAttr("kv_heads"), IntAttr("window", 0), StrAttr("kv", "f32")},
-          .results = {"a"},
-          .effects = Effects::kReadsKv,
-          .infer = InferAttention,
-          .reference = EvalFlashAttention,
-          .doc = "attention with online softmax in base 2 on a scaled q; one row of a sequence is split over its KV, several "
-                 "go block by block over prefix and triangle  [Dao 2023, arXiv:2307.08691]"};
+  return {
+      .operands = {{"q", OperandKind::kAct}, {"step", OperandKind::kStep}},
+      .attrs = {IntAttr("heads"), IntAttr("kv_heads"), IntAttr("window", 0), StrAttr("kv", "f32")},
+      .results = {"a"},
+      .effects = Effects::kReadsKv,
+      .infer = InferAttention,
+      .verify = VerifyKvType,
+      .reference = EvalFlashAttention,
+      .doc =
+          "attention with online softmax in base 2 on a scaled q; one row of a sequence is split over its KV, several "
+          "go block by block over prefix and triangle  [Dao 2023, arXiv:2307.08691]"};
 }
 
 }  // namespace xjit

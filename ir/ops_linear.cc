@@ -15,8 +15,9 @@ namespace {
 absl::Status CheckDepth(const Op& op) {
   const int64_t k = op.operand(0)->type.cols(), wk = op.weight(1)->type.cols();
   if (k == wk) return absl::OkStatus();
-  return InvalidArgument("{}: x has k = {} but @{} has k = {} (a weight is [n, k] row-major; is it transposed in the checkpoint?)",
-                         Name(op.code), k, op.weight(1)->name, wk);
+  return InvalidArgument(
+      "{}: x has k = {} but @{} has k = {} (a weight is [n, k] row-major; is it transposed in the checkpoint?)",
+      Name(op.code), k, op.weight(1)->name, wk);
 }
 
 absl::Status InferLinear(const Op& op, const Module*, std::vector<Type>* types) {
@@ -34,13 +35,18 @@ absl::Status EvalLinear(const Op& op, EvalContext& eval) {
 absl::Status CheckChain(const Op& op, std::string_view chain) {
   for (const ChainItem& item : op.ChainAttr(chain)) {
     const auto& specs = ChainItems();
-    const auto spec = std::find_if(specs.begin(), specs.end(), [&](const ChainItemSpec& s) {
-      return s.chain == chain && s.name == item.name;
-    });
+    const auto spec = std::find_if(specs.begin(), specs.end(),
+                                   [&](const ChainItemSpec& s) { return s.chain == chain && s.name == item.name; });
     if (spec == specs.end()) return InvalidArgument("{}: unknown {} item '{}'", Name(op.code), chain, item.name);
     int operands = 0, numbers = 0;
-    for (const auto& arg : item.args) (std::holds_alternative<int>(arg) ? operands : numbers)++;
-    if (operands != spec->operands || numbers != spec->numbers) {
+    bool in_order = true;
+    for (const auto& arg : item.args) {
+      (std::holds_alternative<int>(arg) ? operands : numbers)++;
+      in_order = in_order && (numbers == 0 || !std::holds_alternative<int>(arg));
+    }
+    if (op.Item(chain, item.name) != &item)
+      return InvalidArgument("{}: {} item '{}' is given twice", Name(op.code), chain, item.name);
+    if (operands != spec->operands || numbers != spec->numbers || !in_order) {
       return InvalidArgument("{}: {} item '{}' takes {} operands and {} numbers", Name(op.code), chain, item.name,
                              spec->operands, spec->numbers);
     }
@@ -56,7 +62,8 @@ absl::Status CheckVectorItem(const Op& op, std::string_view chain, std::string_v
   const ChainItem* item = op.Item(chain, name);
   if (item == nullptr) return absl::OkStatus();
   const Operand& o = ItemOperand(op, *item);
-  if (o.weight == nullptr || o.weight->type.dims.size() != 1 || o.weight->type.cols() != size) {
+  if (o.weight == nullptr || o.weight->type.dims.size() != 1 || o.weight->type.cols() != size ||
+      o.weight->type.elem != DType::kF32) {
     return InvalidArgument("{}: {} needs an f32 weight of {} values", Name(op.code), name, size);
   }
   return absl::OkStatus();
@@ -70,8 +77,9 @@ absl::Status InferGemm(const Op& op, const Module*, std::vector<Type>* types) {
   XJIT_RETURN_IF_ERROR(CheckVectorItem(op, "prologue", "rms_norm", op.operand(0)->type.cols()));
   XJIT_RETURN_IF_ERROR(CheckVectorItem(op, "epilogue", "bias", n));
   if (op.Item("epilogue", "silu_mul") != nullptr) {
-    if (!op.weight(1)->interleaved() || op.weight(1)->part_rows.size() != 2) {
-      return InvalidArgument("gemm: silu_mul needs a weight interleaved of two parts, @gate|up");
+    if (!op.weight(1)->interleaved() || op.weight(1)->part_rows.size() != 2 ||
+        op.weight(1)->part_rows[0] != op.weight(1)->part_rows[1]) {
+      return InvalidArgument("gemm: silu_mul needs a weight interleaved of two equal parts, @gate|up");
     }
     n /= 2;
   }
@@ -119,7 +127,8 @@ absl::Status EvalGemm(const Op& op, EvalContext& eval) {
       product = std::move(half);
     } else {
       const TensorData& residual = (*eval.values)[ItemOperand(op, item).value];
-      for (int64_t m = 0; m < product.rows; ++m) ref::Add(product.row(m), residual.row(m), product.cols, product.row(m));
+      for (int64_t m = 0; m < product.rows; ++m)
+        ref::Add(product.row(m), residual.row(m), product.cols, product.row(m));
     }
   }
   eval.Out(x.rows).f = std::move(product.f);
@@ -176,12 +185,14 @@ OpInfo DefineLinear() {
           .doc = "y[m, n] = sum over k of x[m, k] w[n, k]"};
 }
 OpInfo DefineGemm() {
-  return {.operands = {{"x", OperandKind::kAct}, {"w", OperandKind::kMatrix}},
-          .attrs = {ChainAttr("prologue"), ChainAttr("epilogue")},
-          .results = {"y"},
-          .infer = InferGemm,
-          .reference = EvalGemm,
-          .doc = "y = epilogue(prologue(x) w^T); prologue: rms_norm(@gain, eps); epilogue: bias(@b), silu_mul, residual(%x)"};
+  return {
+      .operands = {{"x", OperandKind::kAct}, {"w", OperandKind::kMatrix}},
+      .attrs = {ChainAttr("prologue"), ChainAttr("epilogue")},
+      .results = {"y"},
+      .infer = InferGemm,
+      .reference = EvalGemm,
+      .doc =
+          "y = epilogue(prologue(x) w^T); prologue: rms_norm(@gain, eps); epilogue: bias(@b), silu_mul, residual(%x)"};
 }
 OpInfo DefinePrepare() {
   return {.operands = {{"x", OperandKind::kFloat}},

@@ -7,6 +7,9 @@
 namespace xjit {
 namespace {
 
+// More than any model has; a schedule's layers are looped over.
+constexpr int64_t kMaxLayers = 1 << 16;
+
 absl::Status InferEmbed(const Op& op, const Module*, std::vector<Type>* types) {
   types->push_back(Type::Rows(op.operand(0)->type.dims[0], op.weight(1)->type.cols()));
   return absl::OkStatus();
@@ -58,18 +61,22 @@ absl::Status EvalSelectRows(const Op&, EvalContext& eval) {
 
 absl::Status InferRepeat(const Op& op, const Module* module, std::vector<Type>* types) {
   XJIT_ASSIGN_OR_RETURN(const auto runs, ParseSchedule(op.Str("schedule")));
-  if (op.operands.empty() || op.operands[0].value == nullptr) return InvalidArgument("repeat: needs the carried value");
+  if (op.operands.empty() || op.operands[0].value == nullptr || !op.operand(0)->type.is_matrix()) {
+    return InvalidArgument("repeat: needs the carried value, a tensor [rows, columns]");
+  }
   int64_t next = 0;
   for (const ScheduleRun& run : runs) {
     if (run.first != next || run.last < run.first) {
-      return InvalidArgument("repeat: layers must be 0, 1, 2, ... in order, '@{}:{}-{}' does not follow {}", run.function,
-                             run.first, run.last, next - 1);
+      return InvalidArgument("repeat: layers must be 0, 1, 2, ... in order, '@{}:{}-{}' does not follow {}",
+                             run.function, run.first, run.last, next - 1);
     }
+    if (run.last >= kMaxLayers) return InvalidArgument("repeat: layer {} is beyond {}", run.last, kMaxLayers);
     next = run.last + 1;
     const Function* f = module == nullptr ? nullptr : module->Find(run.function);
     if (f == nullptr) return InvalidArgument("repeat: there is no function '@{}' above", run.function);
     if (f->args.size() != op.operands.size()) {
-      return InvalidArgument("repeat: '@{}' takes {} arguments, {} are given", run.function, f->args.size(), op.operands.size());
+      return InvalidArgument("repeat: '@{}' takes {} arguments, {} are given", run.function, f->args.size(),
+                             op.operands.size());
     }
     for (size_t i = 0; i < f->args.size(); ++i) {
       if (op.operands[i].value == nullptr || f->args[i]->type != op.operand(i)->type) {
@@ -89,7 +96,8 @@ absl::Status InferRepeat(const Op& op, const Module* module, std::vector<Type>* 
 
 absl::Status VerifyReturn(const Op& op, const Module*) {
   for (const Operand& o : op.operands) {
-    if (o.value == nullptr) return InvalidArgument("return: takes values, not weights");
+    if (o.value == nullptr || !o.value->type.is_tensor())
+      return InvalidArgument("return: takes tensors, not weights or the step");
   }
   return absl::OkStatus();
 }

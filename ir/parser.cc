@@ -1,4 +1,5 @@
 // Parses IR text: a hand-written lexer and recursive descent, one function a construct.
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
@@ -41,7 +42,8 @@ class Lexer {
       token.kind = Token::Kind::kWord;
       token.text += Advance();
       while (at_ < text_.size() && IsWord(text_[at_])) token.text += Advance();
-    } else if (IsDigit(c) || (c == '-' && at_ + 1 < text_.size() && (IsDigit(text_[at_ + 1]) || text_[at_ + 1] == 'i'))) {
+    } else if (IsDigit(c) ||
+               (c == '-' && at_ + 1 < text_.size() && (IsDigit(text_[at_ + 1]) || text_[at_ + 1] == 'i'))) {
       token.kind = Token::Kind::kNumber;
       token.text += Advance();
       while (at_ < text_.size() && (IsWord(text_[at_]) || ((text_[at_] == '-' || text_[at_] == '+') &&
@@ -52,7 +54,7 @@ class Lexer {
       token.kind = Token::Kind::kString;
       Advance();
       while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\n') {
-        if (text_[at_] == '\\' && at_ + 1 < text_.size()) Advance();
+        if (text_[at_] == '\\' && at_ + 1 < text_.size() && text_[at_ + 1] != '\n') Advance();
         token.text += Advance();
       }
       if (at_ >= text_.size() || text_[at_] != '"') {
@@ -67,8 +69,8 @@ class Lexer {
       Advance();
       Advance();
     } else {
-      token.kind = std::string_view("{}()<>[],:=+|").find(c) != std::string_view::npos ? Token::Kind::kPunct
-                                                                                       : Token::Kind::kBad;
+      token.kind =
+          std::string_view("{}()<>[],:=+|").find(c) != std::string_view::npos ? Token::Kind::kPunct : Token::Kind::kBad;
       token.text = std::string(1, Advance());
     }
     return token;
@@ -113,7 +115,7 @@ class Parser {
     module_ = module.get();
     XJIT_RETURN_IF_ERROR(ExpectWord("module"));
     XJIT_ASSIGN_OR_RETURN(module->name, Symbol());
-    if (IsPunct("{") ) {
+    if (IsPunct("{")) {
       // The attribute list and the body both begin with '{': a body begins with 'func' or ends at once.
       Take();
       if (!IsWord("func") && !IsPunct("}")) {
@@ -132,7 +134,8 @@ class Parser {
  private:
   template <typename... Args>
   absl::Status ErrorAt(Loc loc, fmt::format_string<Args...> format, Args&&... args) {
-    return InvalidArgument("{}:{}:{}: {}", file_, loc.line, loc.column, fmt::format(format, std::forward<Args>(args)...));
+    return InvalidArgument("{}:{}:{}: {}", file_, loc.line, loc.column,
+                           fmt::format(format, std::forward<Args>(args)...));
   }
   template <typename... Args>
   absl::Status Error(fmt::format_string<Args...> format, Args&&... args) {
@@ -140,10 +143,14 @@ class Parser {
   }
   std::string Found() const {
     switch (token_.kind) {
-      case Token::Kind::kEnd: return "the end of the text";
-      case Token::Kind::kValue: return fmt::format("'%{}'", token_.text);
-      case Token::Kind::kSymbol: return fmt::format("'@{}'", token_.text);
-      default: return fmt::format("'{}'", token_.text);
+      case Token::Kind::kEnd:
+        return "the end of the text";
+      case Token::Kind::kValue:
+        return fmt::format("'%{}'", token_.text);
+      case Token::Kind::kSymbol:
+        return fmt::format("'@{}'", token_.text);
+      default:
+        return fmt::format("'{}'", token_.text);
     }
   }
 
@@ -199,7 +206,8 @@ class Parser {
         } while (part_rows != nullptr && type->dims.empty() && (TakePunct("+") || TakePunct("|")));
         if (parts.size() > 1) *part_rows = parts;
         type->dims.push_back({total, 0});
-      } else if (token_.kind == Token::Kind::kWord && (token_.text == "T" || token_.text == "L")) {
+      } else if (part_rows == nullptr && token_.kind == Token::Kind::kWord &&
+                 (token_.text == "T" || token_.text == "L")) {
         type->dims.push_back(Dim::Symbol(Take().text[0]));
       } else if (token_.kind == Token::Kind::kWord) {
         const auto elem = ParseDType(token_.text);
@@ -244,13 +252,18 @@ class Parser {
         if (weight != nullptr && weight->type != type) {
           return ErrorAt(loc, "'@{}' is {} here but {} before", name, DimsToString(type), DimsToString(weight->type));
         }
+        if (weight != nullptr && weight->part_rows != part_rows) {
+          return ErrorAt(loc, "'@{}' has other parts here than before", name);
+        }
         weight = function_->AddWeight(name, type);
         weight->part_rows = part_rows;
-        if (!part_rows.empty() && weight->parts().size() != part_rows.size()) {
-          return ErrorAt(loc, "'@{}' has {} parts but {} row counts", name, weight->parts().size(), part_rows.size());
+        if (weight->parts().size() != std::max<size_t>(part_rows.size(), 1)) {
+          return ErrorAt(loc, "'@{}' has {} parts but {} row counts", name, weight->parts().size(),
+                         std::max<size_t>(part_rows.size(), 1));
         }
       }
-      if (weight == nullptr) return ErrorAt(loc, "'@{}' has no shape at its first use (write @{}<n x k x type>)", name, name);
+      if (weight == nullptr)
+        return ErrorAt(loc, "'@{}' has no shape at its first use (write @{}<n x k x type>)", name, name);
       return Operand{nullptr, weight};
     }
     return Error("expected a %value or a @weight");
@@ -313,7 +326,9 @@ class Parser {
       ChainItem item{Take().text, {}};
       if (TakePunct("(")) {
         do {
-          if (token_.kind == Token::Kind::kNumber) {
+          if (IsWord("inf") || IsWord("nan")) {
+            item.args.emplace_back(std::strtod(Take().text.c_str(), nullptr));
+          } else if (token_.kind == Token::Kind::kNumber) {
             XJIT_ASSIGN_OR_RETURN(const Attr number, Number());
             const auto* whole = std::get_if<int64_t>(&number);
             item.args.emplace_back(whole != nullptr ? static_cast<double>(*whole) : std::get<double>(number));
@@ -345,7 +360,8 @@ class Parser {
     op->loc = word.loc;
     if (token_.kind == Token::Kind::kValue || token_.kind == Token::Kind::kSymbol) {
       do {
-        // A result of the next line begins like an operand; operands are separated by commas, so a new line is no comma.
+        // A result of the next line begins like an operand; operands are separated by commas, so a new line is no
+        // comma.
         XJIT_ASSIGN_OR_RETURN(const Operand operand, ParseOperand());
         op->operands.push_back(operand);
       } while (TakePunct(","));
@@ -366,7 +382,8 @@ class Parser {
       return ErrorAt(word.loc, "{} gives {} results, {} are named", word.text, types.size(), names.size());
     }
     if (!written.empty() && written != types) {
-      return ErrorAt(word.loc, "{}: the result is {}, not {}", word.text, ToString(types[0]), ToString(written[0]));
+      return ErrorAt(word.loc, "{}: the result is {}, not {}", word.text,
+                     types.empty() ? "nothing" : ToString(types[0]), ToString(written[0]));
     }
     for (size_t i = 0; i < names.size(); ++i) {
       if (values_.contains(names[i].text)) return ErrorAt(names[i].loc, "'%{}' is defined twice", names[i].text);
@@ -413,7 +430,8 @@ class Parser {
     std::vector<Type> returned;
     for (const Operand& o : ret.operands) returned.push_back(o.value->type);
     if (returned != results) {
-      return ErrorAt(ret.loc, "'@{}' returns {} but declares {}", name, returned.empty() ? "nothing" : ToString(returned[0]),
+      return ErrorAt(ret.loc, "'@{}' returns {} but declares {}", name,
+                     returned.empty() ? "nothing" : ToString(returned[0]),
                      results.empty() ? "nothing" : ToString(results[0]));
     }
     return Expect("}");

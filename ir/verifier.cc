@@ -22,7 +22,10 @@ const Value* InPlaceOperand(const Op& op) {
   if (op.code == OpCode::kAdd || op.code == OpCode::kRepeat) return op.operand(0);
   if (op.code != OpCode::kGemm) return nullptr;
   const ChainItem* residual = op.Item("epilogue", "residual");
-  return residual == nullptr ? nullptr : op.operands[static_cast<size_t>(std::get<int>(residual->args[0]))].value;
+  if (residual == nullptr) return nullptr;
+  const Value* value = op.operands[static_cast<size_t>(std::get<int>(residual->args[0]))].value;
+  // Each column of the product reads all of x.
+  return ViewRoot(op.operand(0)) == ViewRoot(value) ? nullptr : value;
 }
 
 LiveRange LiveRangeOf(const Function& function, const Value* value) {
@@ -38,6 +41,9 @@ LiveRange LiveRangeOf(const Function& function, const Value* value) {
 
 namespace {
 
+// More than any machine has; sums of two stay far below overflow.
+constexpr int64_t kMaxArenaBytes = int64_t{1} << 50;
+
 absl::Status VerifyFunction(const Module& module, const Function& function) {
   std::set<const Value*> defined;
   std::set<std::string> names;
@@ -45,11 +51,13 @@ absl::Status VerifyFunction(const Module& module, const Function& function) {
     defined.insert(arg.get());
     if (!names.insert(arg->name).second) return InvalidArgument("'%{}' is defined twice", arg->name);
   }
-  if (function.ops.empty() || function.ops.back()->code != OpCode::kReturn) return InvalidArgument("no return at the end");
+  if (function.ops.empty() || function.ops.back()->code != OpCode::kReturn)
+    return InvalidArgument("no return at the end");
   for (const auto& op : function.ops) {
     if (op->code == OpCode::kReturn && op != function.ops.back()) return AtOp(*op, InvalidArgument("ops after return"));
     for (const Operand& o : op->operands) {
-      if ((o.value == nullptr) == (o.weight == nullptr)) return AtOp(*op, InvalidArgument("{}: an empty operand", Name(op->code)));
+      if ((o.value == nullptr) == (o.weight == nullptr))
+        return AtOp(*op, InvalidArgument("{}: an empty operand", Name(op->code)));
       if (o.value != nullptr && !defined.contains(o.value)) {
         return AtOp(*op, InvalidArgument("{}: '%{}' is used before it is defined", Name(op->code), o.value->name));
       }
@@ -59,11 +67,13 @@ absl::Status VerifyFunction(const Module& module, const Function& function) {
     }
     std::vector<Type> types;
     XJIT_RETURN_IF_ERROR(AtOp(*op, CheckOp(*op, &module, &types)));
-    if (types.size() != op->results.size()) return AtOp(*op, InvalidArgument("{}: wrong number of results", Name(op->code)));
+    if (types.size() != op->results.size())
+      return AtOp(*op, InvalidArgument("{}: wrong number of results", Name(op->code)));
     for (size_t i = 0; i < types.size(); ++i) {
       const Value* value = op->result(i);
       if (value->type != types[i]) {
-        return AtOp(*op, InvalidArgument("{}: the result is {}, not {}", Name(op->code), ToString(types[i]), ToString(value->type)));
+        return AtOp(*op, InvalidArgument("{}: the result is {}, not {}", Name(op->code), ToString(types[i]),
+                                         ToString(value->type)));
       }
       if (value->def != op.get()) return AtOp(*op, Internal("{}: a result that names another op", Name(op->code)));
       if (!names.insert(value->name).second) return AtOp(*op, InvalidArgument("'%{}' is defined twice", value->name));
@@ -95,8 +105,13 @@ absl::Status VerifyMemory(const Module& module, const Function& function) {
   for (const auto& op : function.ops) {
     if (!op->Has("at") || op->results.empty()) continue;
     const Value* value = op->result();
-    const int64_t bytes = rows_of(value->type) * RowStrideBytes(value->type.elem, value->type.cols());
-    placed.push_back({op.get(), value, LiveRangeOf(function, value), op->Int("at"), op->Int("at") + bytes, op->Bool("private")});
+    const int64_t stride = RowStrideBytes(value->type.elem, value->type.cols()), rows = rows_of(value->type);
+    if (rows < 0 || op->Int("at") < 0 || rows > kMaxArenaBytes / stride || op->Int("at") > kMaxArenaBytes) {
+      return InvalidArgument("memory: '%{}' lies outside of any arena", value->name);
+    }
+    const int64_t bytes = rows * stride;
+    placed.push_back(
+        {op.get(), value, LiveRangeOf(function, value), op->Int("at"), op->Int("at") + bytes, op->Bool("private")});
   }
   for (size_t i = 0; i < placed.size(); ++i) {
     for (size_t j = i + 1; j < placed.size(); ++j) {
@@ -105,8 +120,8 @@ absl::Status VerifyMemory(const Module& module, const Function& function) {
       if (a.own != b.own || a.end <= b.begin || b.end <= a.begin || b.live.first > a.live.last) continue;
       const bool in_place = b.live.first == a.live.last && InPlaceOperand(*b.op) == a.value && a.begin == b.begin;
       if (!in_place) {
-        return InvalidArgument("memory: '%{}' [{}, {}) and '%{}' [{}, {}) live at the same time", a.value->name, a.begin,
-                               a.end, b.value->name, b.begin, b.end);
+        return InvalidArgument("memory: '%{}' [{}, {}) and '%{}' [{}, {}) live at the same time", a.value->name,
+                               a.begin, a.end, b.value->name, b.begin, b.end);
       }
     }
   }

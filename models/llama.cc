@@ -40,9 +40,8 @@ Value* Layer(const LayerContext& c) {
 }
 
 absl::StatusOr<std::unique_ptr<Module>> Build(const ModelSpec& spec, const ModelWeights& weights) {
-  return BuildDecoder(spec, weights, Layer, [&spec](int64_t layer) {
-    return layer < spec.full_attention_layers ? 0 : spec.sliding_window;
-  });
+  return BuildDecoder(spec, weights, Layer,
+                      [&spec](int64_t layer) { return layer < spec.full_attention_layers ? 0 : spec.sliding_window; });
 }
 
 constexpr TensorName kTensors[] = {

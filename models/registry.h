@@ -15,10 +15,10 @@ namespace xjit {
 
 // How a symbol of the graph is called in checkpoints; "{}" stands for the layer number.
 struct TensorName {
-  std::string_view symbol;   // @q
-  std::string_view hf;       // model.layers.{}.self_attn.q_proj.weight
-  std::string_view gguf;     // blk.{}.attn_q.weight
-  bool rope_rows = false;    // rows are rotary pairs: reordered where the checkpoint keeps pairs adjacent
+  std::string_view symbol;  // @q
+  std::string_view hf;      // model.layers.{}.self_attn.q_proj.weight
+  std::string_view gguf;    // blk.{}.attn_q.weight
+  bool rope_rows = false;   // rows are rotary pairs: reordered where the checkpoint keeps pairs adjacent
 };
 
 // The encodings of one layer's weights (or of those outside layers): symbol -> encoding, as the checkpoint has them.

@@ -20,7 +20,8 @@ double Llama3(const RopeSpec& rope, double freq) {
 
 // The dimension that turns `rotations` times within the original context.
 double YarnDimension(const RopeSpec& rope, double rotations, double d) {
-  return d * std::log(static_cast<double>(rope.original_max_positions) / (rotations * kTwoPi)) / (2 * std::log(rope.theta));
+  return d * std::log(static_cast<double>(rope.original_max_positions) / (rotations * kTwoPi)) /
+         (2 * std::log(rope.theta));
 }
 
 double YarnMscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
@@ -46,9 +47,14 @@ std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim) {
     const double plain = std::pow(rope.theta, -2.0 * static_cast<double>(i) / d);
     double f = plain;
     switch (rope.scaling) {
-      case RopeSpec::Scaling::kNone: break;
-      case RopeSpec::Scaling::kLinear: f = plain / rope.factor; break;
-      case RopeSpec::Scaling::kLlama3: f = Llama3(rope, plain); break;
+      case RopeSpec::Scaling::kNone:
+        break;
+      case RopeSpec::Scaling::kLinear:
+        f = plain / rope.factor;
+        break;
+      case RopeSpec::Scaling::kLlama3:
+        f = Llama3(rope, plain);
+        break;
       case RopeSpec::Scaling::kYarn: {
         const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
         f = plain / rope.factor * ramp + plain * (1 - ramp);

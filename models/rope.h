@@ -12,7 +12,8 @@ namespace xjit {
 //   none    theta^(-2i/d)
 //   linear  divided by factor
 //   llama3  low frequencies divided by factor, high ones kept, in between interpolated (Llama 3.1's rule)
-//   yarn    a ramp between both by how often a dimension turns in the original context  [Peng et al. 2023, arXiv:2309.00071]
+//   yarn    a ramp between both by how often a dimension turns in the original context  [Peng et al. 2023,
+//   arXiv:2309.00071]
 // Then divided by freq_factors where the checkpoint has them.
 std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim);
 

@@ -29,8 +29,8 @@ absl::StatusOr<std::unique_ptr<Module>> BuildDecoder(const ModelSpec& spec, cons
     if (it == kinds.end()) {
       std::string name = kinds.empty() ? "layer" : fmt::format("layer{}", kinds.size() + 1);
       b.Begin(name);
-      LayerContext context{b,       spec,    kind.first, b.Arg("x", hidden), b.Arg("rope", table), b.Arg("step", Type::Step()),
-                           kind.second};
+      LayerContext context{
+          b, spec, kind.first, b.Arg("x", hidden), b.Arg("rope", table), b.Arg("step", Type::Step()), kind.second};
       b.Return(layer(context));
       XJIT_RETURN_IF_ERROR(b.status());
       kinds.emplace_back(std::move(kind), std::move(name));
@@ -52,7 +52,8 @@ absl::StatusOr<std::unique_ptr<Module>> BuildDecoder(const ModelSpec& spec, cons
   x = b.Repeat({{x}, {rope}, {step}}, runs);
   x = b.SelectRows(x, step);
   x = b.RmsNorm(x, outer.V("final_norm", spec.hidden_size), spec.rms_norm_eps);
-  b.Return(b.Linear(x, outer.M(spec.tie_word_embeddings ? "embed" : "lm_head", spec.vocab_size, spec.hidden_size), "logits"));
+  b.Return(b.Linear(x, outer.M(spec.tie_word_embeddings ? "embed" : "lm_head", spec.vocab_size, spec.hidden_size),
+                    "logits"));
   XJIT_RETURN_IF_ERROR(b.status());
   return module;
 }

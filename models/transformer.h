@@ -26,8 +26,8 @@ struct LayerContext {
   Operand V(std::string_view symbol, int64_t n) const { return b.W(symbol, Vector(n)); }
 };
 
-// Embedding, rope table, all layers, final norm, output matrix. `layer` builds one layer and returns the new x; layers whose
-// encodings and window are equal share one function. `window_of` gives a layer's window.
+// Embedding, rope table, all layers, final norm, output matrix. `layer` builds one layer and returns the new x; layers
+// whose encodings and window are equal share one function. `window_of` gives a layer's window.
 absl::StatusOr<std::unique_ptr<Module>> BuildDecoder(const ModelSpec& spec, const ModelWeights& weights,
                                                      const std::function<Value*(const LayerContext&)>& layer,
                                                      const std::function<int64_t(int64_t)>& window_of);

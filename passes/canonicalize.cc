@@ -46,8 +46,8 @@ int DropDead(Function& f) {
   for (size_t i = f.ops.size(); i-- > 0;) {
     Op& op = *f.ops[i];
     if (op.results.empty() || Info(op.code).effects == Effects::kWritesKv || op.code == OpCode::kRepeat) continue;
-    const bool used = std::any_of(op.results.begin(), op.results.end(),
-                                  [&f](const auto& r) { return !f.Users(r.get()).empty(); });
+    const bool used =
+        std::any_of(op.results.begin(), op.results.end(), [&f](const auto& r) { return !f.Users(r.get()).empty(); });
     if (used) continue;
     f.Erase(&op);
     ++dropped;

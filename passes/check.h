@@ -1,4 +1,5 @@
-// Whether passes keep a module's meaning: runs it on the interpreter, with random arguments and weights, before and after.
+// Whether passes keep a module's meaning: runs it on the interpreter, with random arguments and weights, before and
+// after.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace xjit {
 
-// Weights that depend on nothing but seed, symbol, layer, row and column, so that joined and interleaved weights have the
-// values of their parts. Matrices have a standard deviation of 1/sqrt(k), vectors lie around 1.
+// Weights that depend on nothing but seed, symbol, layer, row and column, so that joined and interleaved weights have
+// the values of their parts. Matrices have a standard deviation of 1/sqrt(k), vectors lie around 1.
 class RandomWeights : public WeightSource {
  public:
   explicit RandomWeights(uint64_t seed) : seed_(seed) {}
@@ -26,8 +27,9 @@ class RandomWeights : public WeightSource {
 using Observed = std::map<std::string, std::vector<TensorData>>;
 absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed);
 
-// The largest difference relative to the root mean square of the expected values that a pass of that stage may make: fused
-// ops reorder nothing but roundings of f32; plans round activations to bf16 (2^-9 each) or int8 (1/254 of a block's maximum).
+// The largest difference relative to the root mean square of the expected values that a pass of that stage may make:
+// fused ops reorder nothing but roundings of f32; plans round activations to bf16 (at most 2^-9 of the value) or int8
+// (1/254 of a block's maximum).
 double CheckBound(PassStage stage);
 
 // Internal error naming the function and the difference where `got` is further from `want` than the bound.

@@ -1,6 +1,6 @@
-// flash_attention: attention over a q that is scaled for base 2 becomes flash_attention: two products with the softmax momentum
-// (running maximum and sum, rescaling, conversion of the probabilities) between them, block by block over KV. Gain: no
-// [T, context] matrix of scores. After fuse_rope_store.
+// flash_attention: attention over a q that is scaled for base 2 becomes flash_attention: two products with the softmax
+// momentum (running maximum and sum, rescaling, conversion of the probabilities) between them, block by block over KV.
+// Gain: no [T, context] matrix of scores. After fuse_rope_store.
 #include <cmath>
 #include <numbers>
 

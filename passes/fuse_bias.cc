@@ -1,5 +1,5 @@
-// fuse_bias: add_bias of a gemm's result becomes the gemm's epilogue. Gain: the result is not written and read once more.
-// After linear_to_gemm; before fuse_silu_mul and fuse_residual, which come after the bias in an epilogue.
+// fuse_bias: add_bias of a gemm's result becomes the gemm's epilogue. Gain: the result is not written and read once
+// more. After linear_to_gemm; before fuse_silu_mul and fuse_residual, which come after the bias in an epilogue.
 #include "passes/pass.h"
 #include "passes/rewrite.h"
 

@@ -1,5 +1,5 @@
-// fuse_residual: add(x, gemm) becomes the gemm's epilogue, which then updates x in place. Gain: one pass over [m, n] less, and
-// no buffer for the product. After fuse_bias and fuse_silu_mul.
+// fuse_residual: add(x, gemm) becomes the gemm's epilogue, which then updates x in place. Gain: one pass over [m, n]
+// less, and no buffer for the product. After fuse_bias and fuse_silu_mul.
 #include "passes/pass.h"
 #include "passes/rewrite.h"
 
@@ -10,7 +10,8 @@ const char* Blocker(const Function& f, const Op& add, const Op* gemm, const Valu
   if (gemm == nullptr) return "no operand is a gemm";
   if (OnlyUser(f, gemm->result()) != &add) return "the gemm has a second user";
   if (gemm->Item("epilogue", "residual") != nullptr) return "the gemm has a residual already";
-  if (other->def != nullptr && f.IndexOf(other->def) > f.IndexOf(gemm)) return "the other operand is made after the gemm";
+  if (other->def != nullptr && f.IndexOf(other->def) > f.IndexOf(gemm))
+    return "the other operand is made after the gemm";
   return nullptr;
 }
 

@@ -1,5 +1,5 @@
-// fuse_rms_norm: an rms_norm that only gemms read as their x becomes a prologue of each. Gain: norm and quantisation are one
-// pass over the row, and no normed copy of x is kept. After join_linears.
+// fuse_rms_norm: an rms_norm that only gemms read as their x becomes a prologue of each. Gain: norm and quantisation
+// are one pass over the row, and no normed copy of x is kept. After join_linears.
 #include <algorithm>
 
 #include "passes/pass.h"

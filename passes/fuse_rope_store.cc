@@ -1,6 +1,6 @@
-// fuse_rope_store: rope of q, rope of k and kv_store become one op, which also scales q so that the softmax can run in base 2;
-// the attention that reads q is left with the scale ln 2. Gain: q, k and v are read once and K and V are stored as the
-// attention reads them. Before flash_attention.
+// fuse_rope_store: rope of q, rope of k and kv_store become one op, which also scales q so that the softmax can run in
+// base 2; the attention that reads q is left with the scale ln 2. Gain: q, k and v are read once and K and V are stored
+// as the attention reads them. Before flash_attention.
 #include <numbers>
 
 #include "passes/pass.h"
@@ -32,6 +32,10 @@ const char* FindMatch(const Function& f, Op* store, Match* m) {
   if (m->q == nullptr) return "q is not rotated";
   if (m->q->operand(1) != m->k->operand(1)) return "q and k are rotated by different tables";
   if (OnlyUser(f, m->q->result()) != m->attention) return "the rotated q has a second user";
+  if (m->q->Int("heads") != m->attention->Int("heads") || m->k->Int("heads") != store->Int("kv_heads") ||
+      m->attention->Int("kv_heads") != store->Int("kv_heads")) {
+    return "q or k are rotated in other heads than they are attended in";
+  }
   if (m->attention->operand(1) != store->operand(2)) return "store and attention are of different steps";
   if (f.IndexOf(m->q) > f.IndexOf(store)) return "q is rotated after the store";
   return nullptr;
@@ -49,13 +53,13 @@ absl::StatusOr<PassResult> FuseRopeStore(Module& module, PassContext& context) {
         context.Missed(*f, *f->ops[i], why);
         continue;
       }
-      XJIT_ASSIGN_OR_RETURN(
-          Op * op, InsertBefore(*f, module, m.store, OpCode::kRopeStore,
-                                {m.q->operands[0], m.k->operands[0], m.store->operands[1], m.q->operands[1], m.store->operands[2]},
-                                {{"heads", m.attention->Int("heads")},
-                                 {"kv_heads", m.store->Int("kv_heads")},
-                                 {"scale", m.attention->Float("scale")}},
-                                m.q->result()->name));
+      XJIT_ASSIGN_OR_RETURN(Op * op, InsertBefore(*f, module, m.store, OpCode::kRopeStore,
+                                                  {m.q->operands[0], m.k->operands[0], m.store->operands[1],
+                                                   m.q->operands[1], m.store->operands[2]},
+                                                  {{"heads", m.attention->Int("heads")},
+                                                   {"kv_heads", m.store->Int("kv_heads")},
+                                                   {"scale", m.attention->Float("scale")}},
+                                                  m.q->result()->name));
       m.attention->operands[0].value = op->result();
       m.attention->attrs["scale"] = std::numbers::ln2;
       std::string name = m.q->result()->name;

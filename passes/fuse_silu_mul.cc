@@ -1,6 +1,6 @@
-// fuse_silu_mul: silu(gate) * up, where gate and up are the halves of one joined gemm, becomes that gemm's epilogue; the weight's
-// rows are interleaved by 16 so that a kernel has both columns in registers. Gain: the [m, 2 ffn] intermediate is never
-// written. After join_linears and fuse_bias.
+// fuse_silu_mul: silu(gate) * up, where gate and up are the halves of one joined gemm, becomes that gemm's epilogue;
+// the weight's rows are interleaved by 16 so that a kernel has both columns in registers. Gain: the [m, 2 ffn]
+// intermediate is never written. After join_linears and fuse_bias.
 #include "passes/pass.h"
 #include "passes/rewrite.h"
 
@@ -29,12 +29,16 @@ const char* FindMatch(const Function& f, Op* mul, Match* m) {
   if (m->gemm == nullptr || m->up->operand(0) != m->gemm->result()) return "gate and up are not of one joined gemm";
   const Weight& w = *m->gemm->weight(1);
   const int64_t half = m->gemm->result()->type.cols() / 2;
-  if (w.part_rows.size() != 2 || w.part_rows[0] != w.part_rows[1] || w.interleaved()) return "the gemm does not join two equal parts";
-  if (m->gate->Int("from") != 0 || m->gate->Int("to") != half || m->up->Int("from") != half || m->up->Int("to") != 2 * half) {
+  if (w.part_rows.size() != 2 || w.part_rows[0] != w.part_rows[1] || w.interleaved())
+    return "the gemm does not join two equal parts";
+  if (m->gate->Int("from") != 0 || m->gate->Int("to") != half || m->up->Int("from") != half ||
+      m->up->Int("to") != 2 * half) {
     return "gate and up are not the gemm's halves";
   }
   for (const ChainItem& item : m->gemm->ChainAttr("epilogue")) {
     if (item.name != "bias") return "the gemm's epilogue is taken";
+    const Weight& bias = *m->gemm->operands[static_cast<size_t>(std::get<int>(item.args[0]))].weight;
+    if (bias.part_rows != w.part_rows || bias.interleaved()) return "the bias does not join the same parts";
   }
   if (OnlyUser(f, m->silu->result()) != mul) return "the silu has a second user";
   if (OnlyUser(f, m->gate->result()) != m->silu) return "gate has a second user";

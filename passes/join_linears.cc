@@ -1,6 +1,6 @@
-// join_linears: linears that read the same x and whose weights have the same encoding become one linear over the weights'
-// rows one after the other, followed by slices; biases are joined alike. Gain: x is fetched, normed and quantised once, and
-// the threads share one larger product. After canonicalize, before linear_to_gemm.
+// join_linears: linears that read the same x and whose weights have the same encoding become one linear over the
+// weights' rows one after the other, followed by slices; biases are joined alike. Gain: x is fetched, normed and
+// quantised once, and the threads share one larger product. After canonicalize, before linear_to_gemm.
 #include <algorithm>
 
 #include "passes/pass.h"
@@ -47,7 +47,8 @@ absl::Status Join(Module& module, Function& f, const std::vector<Member>& member
   // In front of the first member: x is defined there, and every user of a member comes later.
   const Op* at = members[0].linear;
   Value* x = members[0].linear->operand(0);
-  XJIT_ASSIGN_OR_RETURN(Op * op, InsertBefore(f, module, at, OpCode::kLinear, {{x, nullptr}, {nullptr, JoinWeights(f, weights)}}, {}, name));
+  XJIT_ASSIGN_OR_RETURN(Op * op, InsertBefore(f, module, at, OpCode::kLinear,
+                                              {{x, nullptr}, {nullptr, JoinWeights(f, weights)}}, {}, name));
   if (!biases.empty()) {
     XJIT_ASSIGN_OR_RETURN(op, InsertBefore(f, module, at, OpCode::kAddBias,
                                            {{op->result(), nullptr}, {nullptr, JoinWeights(f, biases)}}, {}, name));
@@ -73,8 +74,9 @@ bool CanJoin(PassContext& context, const Function& f, const Member& a, const Mem
   const Type& ta = a.linear->weight(1)->type;
   const Type& tb = b.linear->weight(1)->type;
   if (ta.elem != tb.elem) {
-    context.Missed(f, *b.linear, fmt::format("@{} is {} but @{} is {}", b.linear->weight(1)->name, Name(tb.elem),
-                                             a.linear->weight(1)->name, Name(ta.elem)));
+    context.Missed(f, *b.linear,
+                   fmt::format("@{} is {} but @{} is {}", b.linear->weight(1)->name, Name(tb.elem),
+                               a.linear->weight(1)->name, Name(ta.elem)));
     return false;
   }
   if ((a.bias != nullptr) != (b.bias != nullptr)) {
@@ -92,10 +94,12 @@ absl::StatusOr<PassResult> JoinLinears(Module& module, PassContext& context) {
     std::vector<const Op*> done;
     for (size_t i = 0; i < f->ops.size(); ++i) {
       Op* first = f->ops[i].get();
-      if (first->code != OpCode::kLinear || std::find(done.begin(), done.end(), first) != done.end()) continue;
+      if (first->code != OpCode::kLinear || !first->weight(1)->part_rows.empty() ||
+          std::find(done.begin(), done.end(), first) != done.end())
+        continue;
       std::vector<Member> members = {MemberOf(*f, first)};
       for (size_t j = i + 1; j < f->ops.size(); ++j) {
-        if (f->ops[j]->code != OpCode::kLinear) continue;
+        if (f->ops[j]->code != OpCode::kLinear || !f->ops[j]->weight(1)->part_rows.empty()) continue;
         const Member other = MemberOf(*f, f->ops[j].get());
         if (CanJoin(context, *f, members[0], other)) members.push_back(other);
       }

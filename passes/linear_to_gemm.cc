@@ -1,5 +1,5 @@
-// linear_to_gemm: linear becomes gemm with empty prologue and epilogue, which the fusions then fill. Gain: none by itself.
-// After join_linears, before every fuse_ pass.
+// linear_to_gemm: linear becomes gemm with empty prologue and epilogue, which the fusions then fill. Gain: none by
+// itself. After join_linears, before every fuse_ pass.
 #include "passes/pass.h"
 
 namespace xjit {

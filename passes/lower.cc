@@ -20,10 +20,11 @@ int64_t PackedColumns(const Weight& weight) {
 namespace {
 
 // Tasks of a shared stage for each thread: enough that a thread which was slowed for a moment is relieved by the others, few
-// enough that taking them (about 10 ns each) does not show.
-constexpr int kTasksPerThread = 8;
-// A task of a few-row product reads at least this much, 0.5 us at 30 GB/s.
-constexpr int64_t kMinTaskBytes = 16 << 10;
+// enough that taking them (10 to 20 ns each) does not show.
+constexpr int kTasksPerThread = 4;
+// A task of a few-row product reads 32 to 256 KiB, 1 to 8 us at 30 GB/s: in a small model's stages taking tasks stays under
+// 2% of the time, in a large one's no thread waits long for the last task.
+constexpr int64_t kMinTaskBytes = int64_t{32} << 10, kMaxTaskBytes = int64_t{256} << 10;
 
 // Bytes that stages read and write, for barriers: ranges of the arena, and whole other resources.
 struct Span {
@@ -42,19 +43,22 @@ class Lowering {
     logit_rows_ = ModuleInt("logit_rows");
     const Function* step = module_.Find("step");
     if (step == nullptr) return InvalidArgument("module @{} has no @step", module_.name);
-    if (rows_ < 1 || logit_rows_ < 1) return InvalidArgument("module @{} is not planned (run plan_prologues and plan_memory)", module_.name);
+    if (rows_ < 1 || logit_rows_ < 1)
+      return InvalidArgument("module @{} is not planned (run plan_prologues and plan_memory)", module_.name);
     view_ = context_.step(0);
     for (const auto& f : module_.functions) {
       // Every view has the same rows; a model whose layers all have a window has no view for none.
       for (const auto& op : f->ops) {
-        if (view_ == nullptr && op->code == OpCode::kFlashAttention) view_ = context_.step(static_cast<int>(op->Int("window")));
+        if (view_ == nullptr && op->code == OpCode::kFlashAttention)
+          view_ = context_.step(static_cast<int>(op->Int("window")));
       }
     }
     if (view_ == nullptr) return Internal("lower: there is no step view");
     program_ = std::make_unique<Program>(context_.threads, rows_, view_);
     XJIT_ASSIGN_OR_RETURN(arena_, context_.memory->Get(WorkMemory::Use::kArena, 0, ModuleInt("arena_bytes")));
     for (int t = 0; t < context_.threads; ++t) {
-      XJIT_ASSIGN_OR_RETURN(std::byte * own, context_.memory->Get(WorkMemory::Use::kOwn, t, ModuleInt("private_bytes")));
+      XJIT_ASSIGN_OR_RETURN(std::byte * own,
+                            context_.memory->Get(WorkMemory::Use::kOwn, t, ModuleInt("private_bytes")));
       own_.push_back(own);
     }
     XJIT_RETURN_IF_ERROR(LowerFunction(*step, -1, {}));
@@ -92,7 +96,8 @@ class Lowering {
       if (arg == args_.end()) return Internal("lower: argument '%{}' has no place", root->name);
       place.offset = arg->second;
     } else {
-      if (!root->def->Has("at")) return Internal("lower: '%{}' has no place in the arena (run plan_memory)", root->name);
+      if (!root->def->Has("at"))
+        return Internal("lower: '%{}' has no place in the arena (run plan_memory)", root->name);
       place.offset = root->def->Int("at");
       place.own = root->def->Bool("private");
     }
@@ -113,9 +118,9 @@ class Lowering {
     std::vector<Span> reads, writes;
   };
 
-  // Puts a barrier behind the previous stage if this one reads what other threads wrote since the last barrier, or writes
-  // what they may still read or write. Stages in which every thread computes everything leave all they wrote to the
-  // thread itself (identical bytes from every thread), so reading that needs no barrier.
+  // Puts a barrier behind the previous stage if this one reads what other threads wrote since the last barrier, or
+  // writes what they may still read or write. Stages in which every thread computes everything leave all they wrote to
+  // the thread itself (identical bytes from every thread), so reading that needs no barrier.
   void Synchronise(const Access& access, bool replicated) {
     auto hits = [](const std::vector<Span>& a, const std::vector<Span>& b) {
       return std::any_of(a.begin(), a.end(), [&b](const Span& x) {
@@ -183,22 +188,38 @@ class Lowering {
 
   absl::Status LowerOp(const Op& op) {
     switch (op.code) {
-      case OpCode::kSlice: return absl::OkStatus();
-      case OpCode::kReturn: return LowerReturn(op);
-      case OpCode::kRepeat: return LowerRepeat(op);
-      case OpCode::kEmbed: return LowerEmbed(op);
-      case OpCode::kRopeTable: return LowerRopeTable(op);
-      case OpCode::kSelectRows: return LowerSelectRows(op);
-      case OpCode::kPrepare: return LowerPrepare(op);
-      case OpCode::kGemm: return LowerGemm(op);
-      case OpCode::kRopeStore: return LowerRopeStore(op);
-      case OpCode::kFlashAttention: return LowerAttention(op);
-      case OpCode::kRmsNorm: return LowerRmsNorm(op);
-      case OpCode::kAdd: return LowerEltwise(op, EltwiseOp::kAdd);
-      case OpCode::kMul: return LowerEltwise(op, EltwiseOp::kMul);
-      case OpCode::kSilu: return LowerEltwise(op, EltwiseOp::kSilu);
-      case OpCode::kAddBias: return LowerEltwise(op, EltwiseOp::kAddRow);
-      default: return Unimplemented("{} has no kernel (the pass that rewrites it did not fire)", Name(op.code));
+      case OpCode::kSlice:
+        return absl::OkStatus();
+      case OpCode::kReturn:
+        return LowerReturn(op);
+      case OpCode::kRepeat:
+        return LowerRepeat(op);
+      case OpCode::kEmbed:
+        return LowerEmbed(op);
+      case OpCode::kRopeTable:
+        return LowerRopeTable(op);
+      case OpCode::kSelectRows:
+        return LowerSelectRows(op);
+      case OpCode::kPrepare:
+        return LowerPrepare(op);
+      case OpCode::kGemm:
+        return LowerGemm(op);
+      case OpCode::kRopeStore:
+        return LowerRopeStore(op);
+      case OpCode::kFlashAttention:
+        return LowerAttention(op);
+      case OpCode::kRmsNorm:
+        return LowerRmsNorm(op);
+      case OpCode::kAdd:
+        return LowerEltwise(op, EltwiseOp::kAdd);
+      case OpCode::kMul:
+        return LowerEltwise(op, EltwiseOp::kMul);
+      case OpCode::kSilu:
+        return LowerEltwise(op, EltwiseOp::kSilu);
+      case OpCode::kAddBias:
+        return LowerEltwise(op, EltwiseOp::kAddRow);
+      default:
+        return Unimplemented("{} has no kernel (the pass that rewrites it did not fire)", Name(op.code));
     }
   }
 
@@ -252,7 +273,8 @@ class Lowering {
     XJIT_ASSIGN_OR_RETURN(const Place out, PlaceOf(op.result()));
     Access access;
     AddSpan(op.result(), &access.writes);
-    EmbedArgs args{view_, packed, w.type.elem, w.type.cols(), reinterpret_cast<float*>(arena_ + out.offset), out.stride};
+    EmbedArgs args{view_,     packed, w.type.elem, w.type.cols(), reinterpret_cast<float*>(arena_ + out.offset),
+                   out.stride};
     AddStage(RowStage(Label(op), kernel, op.result(), false), access, [args](int) { return args; });
     return absl::OkStatus();
   }
@@ -302,7 +324,11 @@ class Lowering {
   absl::Status LowerPrepare(const Op& op) {
     const Type& in = op.operand(0)->type;
     const Type& out = op.result()->type;
-    PrepareDesc desc{in.cols(), false, 0, out.elem, RowStrideBytes(in.elem, ViewRoot(op.operand(0))->type.cols()),
+    PrepareDesc desc{in.cols(),
+                     false,
+                     0,
+                     out.elem,
+                     RowStrideBytes(in.elem, ViewRoot(op.operand(0))->type.cols()),
                      RowStrideBytes(out.elem, out.cols())};
     const Weight* gain = nullptr;
     if (const ChainItem* norm = op.Item("prologue", "rms_norm")) {
@@ -316,10 +342,11 @@ class Lowering {
   // A norm that no gemm took.
   absl::Status LowerRmsNorm(const Op& op) {
     const int64_t cols = op.result()->type.cols();
-    return AddPrepare(op,
-                      {cols, true, static_cast<float>(op.Float("eps")), DType::kF32,
-                       RowStrideBytes(DType::kF32, ViewRoot(op.operand(0))->type.cols()), RowStrideBytes(DType::kF32, cols)},
-                      op.weight(1));
+    return AddPrepare(
+        op,
+        {cols, true, static_cast<float>(op.Float("eps")), DType::kF32,
+         RowStrideBytes(DType::kF32, ViewRoot(op.operand(0))->type.cols()), RowStrideBytes(DType::kF32, cols)},
+        op.weight(1));
   }
 
   absl::Status LowerEltwise(const Op& op, EltwiseOp kind) {
@@ -336,9 +363,11 @@ class Lowering {
       AddSpan(op.operand(1), &access.reads);
     }
     AddSpan(op.result(), &access.writes);
-    XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Get(EltwiseDesc{kind, op.result()->type.cols(), a.stride, b.stride, y.stride}));
+    XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Get(EltwiseDesc{kind, op.result()->type.cols(),
+                                                                                  a.stride, b.stride, y.stride}));
     AddStage(RowStage(Label(op), kernel, op.result(), false), access, [this, a, b, y, row](int t) {
-      return EltwiseArgs{reinterpret_cast<const float*>(At(a, t)), row != nullptr ? row : reinterpret_cast<const float*>(At(b, t)),
+      return EltwiseArgs{reinterpret_cast<const float*>(At(a, t)),
+                         row != nullptr ? row : reinterpret_cast<const float*>(At(b, t)),
                          reinterpret_cast<float*>(At(y, t))};
     });
     return absl::OkStatus();
@@ -364,7 +393,8 @@ class Lowering {
     const float* bias = nullptr;
     Place residual;
     for (const ChainItem& item : op.ChainAttr("epilogue")) {
-      const Operand* operand = item.args.empty() ? nullptr : &op.operands[static_cast<size_t>(std::get<int>(item.args[0]))];
+      const Operand* operand =
+          item.args.empty() ? nullptr : &op.operands[static_cast<size_t>(std::get<int>(item.args[0]))];
       if (item.name == "bias") {
         desc.epilogue.bias = true;
         XJIT_ASSIGN_OR_RETURN(bias, context_.weights->Vector(layer_, *operand->weight));
@@ -388,18 +418,22 @@ class Lowering {
     const int64_t panel_bytes = PanelBytes(desc.w, desc.k);
     const int64_t tasks = int64_t{context_.threads} * kTasksPerThread;
     if (desc.rows > 0) {
-      const int64_t least = (kMinTaskBytes + panel_bytes - 1) / panel_bytes;
-      stage.n_chunk = std::max(least, (desc.panels() + tasks - 1) / tasks);
+      const int64_t task_bytes = std::clamp(desc.panels() * panel_bytes / tasks, kMinTaskBytes, kMaxTaskBytes);
+      stage.n_chunk = std::max<int64_t>(1, task_bytes / panel_bytes);
     } else {
       // A panel's unpacking is shared by all rows, so rows are only cut when there are too few panels.
       stage.n_chunk = 1;
-      const int64_t cuts = (tasks / 2 + desc.panels() - 1) / desc.panels();
+      const int64_t cuts = (tasks + desc.panels() - 1) / desc.panels();
       stage.m_chunk = cuts <= 1 ? kWholeGrid : std::max<int64_t>(32, (rows / cuts + 31) / 32 * 32);
     }
     stage.weight_bytes = desc.panels() * panel_bytes;
     AddStage(std::move(stage), access, [this, a, c, residual, bias, packed](int t) {
-      return GemmArgs{At(a, t), packed, reinterpret_cast<float*>(At(c, t)), reinterpret_cast<const float*>(At(residual, t)),
-                      bias, scratch_[static_cast<size_t>(t)]};
+      return GemmArgs{At(a, t),
+                      packed,
+                      reinterpret_cast<float*>(At(c, t)),
+                      reinterpret_cast<const float*>(At(residual, t)),
+                      bias,
+                      scratch_[static_cast<size_t>(t)]};
     });
     return absl::OkStatus();
   }
@@ -431,9 +465,14 @@ class Lowering {
     const int64_t head_bytes = context_.kv.head_bytes;
     const StepView* step = view_;
     AddStage(RowStage(Label(op), kernel, op.result(), out.own), access, [=, this](int t) {
-      return RopeStoreArgs{reinterpret_cast<const float*>(At(q, t)), reinterpret_cast<const float*>(At(k, t)),
-                           reinterpret_cast<const float*>(At(v, t)), reinterpret_cast<const float*>(At(table, t)),
-                           At(out, t), layer_kv, head_bytes, step};
+      return RopeStoreArgs{reinterpret_cast<const float*>(At(q, t)),
+                           reinterpret_cast<const float*>(At(k, t)),
+                           reinterpret_cast<const float*>(At(v, t)),
+                           reinterpret_cast<const float*>(At(table, t)),
+                           At(out, t),
+                           layer_kv,
+                           head_bytes,
+                           step};
     });
     return absl::OkStatus();
   }
@@ -454,8 +493,9 @@ class Lowering {
     const StepView* step = context_.step(desc.window);
     if (step == nullptr) return Internal("lower: no step view for window {}", desc.window);
     const int64_t slots = context_.partial_slots;
-    XJIT_ASSIGN_OR_RETURN(std::byte * partial, context_.memory->Get(WorkMemory::Use::kPartial, 0,
-                                                                    slots * PartialSlotBytes(desc.group(), desc.head_dim)));
+    XJIT_ASSIGN_OR_RETURN(
+        std::byte * partial,
+        context_.memory->Get(WorkMemory::Use::kPartial, 0, slots * PartialSlotBytes(desc.group(), desc.head_dim)));
     Access access;
     AddSpan(op.operand(0), &access.reads);
     access.reads.push_back({Span::Space::kKv, layer_, layer_ + 1});
@@ -470,8 +510,8 @@ class Lowering {
     std::byte* layer_kv = context_.kv.base + layer_ * context_.kv.layer_bytes;
     const int64_t head_bytes = context_.kv.head_bytes;
     AddStage(std::move(stage), access, [=, this](int t) {
-      return AttentionArgs{At(q, t), reinterpret_cast<float*>(At(out, t)), layer_kv, head_bytes, step, partial,
-                           scratch_[static_cast<size_t>(t)]};
+      return AttentionArgs{At(q, t), reinterpret_cast<float*>(At(out, t)), layer_kv, head_bytes, step,
+                           partial,  scratch_[static_cast<size_t>(t)]};
     });
 
     XJIT_ASSIGN_OR_RETURN(const Kernel* merge, context_.kernels->Get(AttentionMergeDesc{desc}));
@@ -488,9 +528,8 @@ class Lowering {
     combine.m_kind = GridM::kMerges;
     combine.m_chunk = replicated ? kWholeGrid : 1;
     combine.step = step;
-    AddStage(std::move(combine), merge_access, [=, this](int t) {
-      return AttentionMergeArgs{reinterpret_cast<float*>(At(out, t)), partial, step};
-    });
+    AddStage(std::move(combine), merge_access,
+             [=, this](int t) { return AttentionMergeArgs{reinterpret_cast<float*>(At(out, t)), partial, step}; });
     return absl::OkStatus();
   }
 

@@ -1,5 +1,5 @@
-// Lowering: a planned module becomes a program, one stage for each op that computes, with kernels chosen, pointers bound and
-// barriers where data crosses threads.
+// Lowering: a planned module becomes a program, one stage for each op that computes, with kernels chosen, pointers
+// bound and barriers where data crosses threads.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ class PackedWeights {
   virtual absl::StatusOr<const float*> Vector(int64_t layer, const Weight& weight) const = 0;
 };
 
-// Memory that programs work in. What it gives stays valid as long as it lives; a step is over before the next begins, so
-// all programs may be given the same bytes.
+// Memory that programs work in. What it gives stays valid as long as it lives; a step is over before the next begins,
+// so all programs may be given the same bytes.
 class WorkMemory {
  public:
   enum class Use : uint8_t { kArena, kPartial, kOwn, kScratch };

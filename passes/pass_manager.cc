@@ -54,7 +54,8 @@ absl::Status RunPasses(Module& module, std::span<const PassInfo* const> passes, 
   return absl::OkStatus();
 }
 
-absl::Status RunPipeline(Module& module, PassStage from, PassStage to, PassContext& context, const PassRunOptions& options) {
+absl::Status RunPipeline(Module& module, PassStage from, PassStage to, PassContext& context,
+                         const PassRunOptions& options) {
   std::vector<const PassInfo*> list;
   for (const PassInfo& info : kPasses) {
     if (info.stage > from && info.stage <= to) list.push_back(&info);

@@ -1,6 +1,7 @@
-// plan_memory: gives every value a byte offset in the arena, first fit over live ranges, residuals in place; values that each
-// thread computes for itself lie in the thread's own arena. The value that layers hand on stays at offset 0. Gain: a step
-// allocates nothing, and the arena is a few rows wide instead of one buffer a value. After plan_prologues, last.
+// plan_memory: gives every value a byte offset in the arena, first fit over live ranges, residuals in place; values
+// that each thread computes for itself lie in the thread's own arena. The value that layers hand on stays at offset 0.
+// Gain: a step allocates nothing, and the arena is a few rows wide instead of one buffer a value. After plan_prologues,
+// last.
 #include <algorithm>
 #include <map>
 

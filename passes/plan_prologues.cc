@@ -1,6 +1,8 @@
-// plan_prologues: decides what each gemm reads (int8 blocks, bf16 or f32, by weight encoding and ISA) and makes each distinct
-// prologue one prepare op; likewise the types of q and of the KV cache. For few rows a prologue is private: every thread
-// computes it for itself, which costs less than a barrier. After every fuse_ pass, before plan_memory.
+// plan_prologues: decides what each gemm reads (int8 blocks, bf16 or f32, by weight encoding and ISA) and makes each
+// distinct prologue one prepare op; likewise the types of q and of the KV cache. For few rows a prologue is private:
+// every thread computes it for itself, which costs less than a barrier. After every fuse_ pass, before plan_memory.
+#include <algorithm>
+
 #include "codegen/kernels.h"
 #include "passes/pass.h"
 #include "passes/rewrite.h"
@@ -11,8 +13,8 @@ namespace {
 // A row of 1536 floats is normed and quantised in about 0.15 us, a barrier with its wait costs 0.2 to 1 us, and sharing
 // the work needs one: up to this many values it is cheaper that every thread does it all.
 constexpr int64_t kPrivateValues = 16384;
-// Private stores write the same KV bytes from every thread; beyond a few threads the lines' travelling costs more than a
-// barrier.
+// Private stores write the same KV bytes from every thread; beyond a few threads the lines' travelling costs more than
+// a barrier.
 constexpr int kPrivateStoreThreads = 4;
 
 bool Private(const PassContext& context, int64_t cols) { return context.rows * cols <= kPrivateValues; }
@@ -35,13 +37,15 @@ absl::Status PlanGemm(Module& module, Function& f, Op* gemm, PassContext& contex
   Value* prepared = nullptr;
   for (const auto& op : f.ops) {
     if (op.get() == gemm) break;
-    if (op->code == OpCode::kPrepare && op->operands == prepare->operands && op->attrs == prepare->attrs) prepared = op->result();
+    if (op->code == OpCode::kPrepare && op->operands == prepare->operands && op->attrs == prepare->attrs)
+      prepared = op->result();
   }
   if (prepared == nullptr) {
     XJIT_ASSIGN_OR_RETURN(Op * op, InsertBefore(f, module, gemm, OpCode::kPrepare, prepare->operands, prepare->attrs,
                                                 fmt::format("{}_in", gemm->result()->name)));
     prepared = op->result();
-    context.Fused(f, *op, fmt::format("{} for @{}{}", Name(act), gemm->weight(1)->name, is_private ? ", private" : ", shared"));
+    context.Fused(f, *op,
+                  fmt::format("{} for @{}{}", Name(act), gemm->weight(1)->name, is_private ? ", private" : ", shared"));
   }
   const std::vector<Operand> operands = gemm->operands;
   const Chain epilogue = gemm->ChainAttr("epilogue");
@@ -73,9 +77,12 @@ absl::StatusOr<PassResult> PlanPrologues(Module& module, PassContext& context) {
         i = static_cast<size_t>(f->IndexOf(op));
         ++changed;
       } else if (op->code == OpCode::kRopeStore) {
-        op->attrs["q"] = std::string(dot ? "bf16" : "f32");
+        const auto users = f->Users(op->result());
+        const bool flash = std::all_of(users.begin(), users.end(),
+                                       [](const Op* user) { return user->code == OpCode::kFlashAttention; });
+        op->attrs["q"] = std::string(dot && flash ? "bf16" : "f32");
         op->attrs["kv"] = std::string(Name(context.kv_dtype));
-        op->result()->type.elem = dot ? DType::kBF16 : DType::kF32;
+        op->result()->type.elem = dot && flash ? DType::kBF16 : DType::kF32;
         const int64_t cols = op->operand(0)->type.cols() + 2 * op->operand(1)->type.cols();
         if (Private(context, cols) && context.target.threads <= kPrivateStoreThreads) op->attrs["private"] = true;
         ++changed;

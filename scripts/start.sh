@@ -8,7 +8,7 @@ case ${1:-} in
   -h|--help) sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
   -*) printf 'xjit: error: start.sh: unknown flag %s (start.sh [PROMPT])\n' "$1" >&2; exit 2 ;;
 esac
-prompt=${1:-What is the capital of France?}
+prompt=${1:-Why is the sky blue?}
 
 install_packages "${build_packages[@]}"
 need_rust
@@ -17,5 +17,5 @@ configure
 compile xjit xjit-opt
 model=$("$root/scripts/fetch_model.sh")
 say "asking $(basename "$model"): $prompt"
-"$build/tools/xjit" run "$model" --chat --prompt "$prompt" --temperature 0
+"$build/tools/xjit" run "$model" --chat --prompt "$prompt" --temperature 0 --max-tokens 200
 say "the same by hand: build/tools/xjit run $model --chat --prompt \"...\""

@@ -49,7 +49,8 @@ class BandwidthProbe {
     BandwidthProbe probe(engine);
     XJIT_ASSIGN_OR_RETURN(probe.read_, ReadBytesFunction());
     // Four times a last-level cache, so that it comes from memory.
-    XJIT_ASSIGN_OR_RETURN(StreamBuffer buffer, StreamBuffer::Create(std::max<int64_t>(int64_t{256} << 20, 4 * engine.target().l3_bytes)));
+    XJIT_ASSIGN_OR_RETURN(StreamBuffer buffer,
+                          StreamBuffer::Create(std::max<int64_t>(int64_t{256} << 20, 4 * engine.target().l3_bytes)));
     probe.buffer_ = std::make_unique<StreamBuffer>(std::move(buffer));
     probe.Measure();
     return probe;
@@ -90,6 +91,13 @@ class Bench {
   Bench(const BenchFlags& flags, Engine& engine) : flags_(flags), engine_(engine) {}
 
   absl::Status Run() {
+    // The memory of the model at work, before the probe's buffer joins it.
+    XJIT_RETURN_IF_ERROR(RunOnce(*std::max_element(flags_.prompt.begin(), flags_.prompt.end()),
+                                 *std::max_element(flags_.gen.begin(), flags_.gen.end()),
+                                 *std::max_element(flags_.batch.begin(), flags_.batch.end())));
+    rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    peak_rss_mb_ = static_cast<double>(usage.ru_maxrss) / 1024;
     if (engine_.backend() == Backend::kJit) {
       auto probe = BandwidthProbe::Create(engine_);
       if (!probe.ok()) return probe.status();
@@ -107,8 +115,6 @@ class Bench {
   }
 
   ordered_json ToJson() const {
-    rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
     Series machine;
     for (const Row& row : rows_) {
       for (double v : row.machine_gb_s.values) machine.Add(v);
@@ -122,7 +128,7 @@ class Bench {
                         {"load_ms", engine_.load_ms()},
                         {"compile_ms", engine_.compile_ms()},
                         {"kernel_compile_ms", engine_.kernel_compile_ms()},
-                        {"peak_rss_mb", static_cast<double>(usage.ru_maxrss) / 1024},
+                        {"peak_rss_mb", peak_rss_mb_},
                         {"memory",
                          {{"weight_mb", static_cast<double>(memory.weight_bytes) / 1048576},
                           {"arena_mb", static_cast<double>(memory.arena_bytes) / 1048576},
@@ -148,15 +154,18 @@ class Bench {
   }
 
   void PrintTable() const {
-    fmt::print("{} | {} | {} threads | machine reads {:.1f} GB/s\n\n", engine_.checkpoint().path(), Name(engine_.target().isa),
-               engine_.threads(), ToJson()["machine_read_gb_s"].get<double>());
-    fmt::print("| {:>16} | {:>5} | {:>20} | {:>10} | {:>9} | {:>10} |\n", "test", "batch", "t/s", "ms", "GB/s", "of machine");
+    fmt::print("{} | {} | {} threads | machine reads {:.1f} GB/s\n\n", engine_.checkpoint().path(),
+               Name(engine_.target().isa), engine_.threads(), ToJson()["machine_read_gb_s"].get<double>());
+    fmt::print("| {:>16} | {:>5} | {:>20} | {:>10} | {:>9} | {:>10} |\n", "test", "batch", "t/s", "ms", "GB/s",
+               "of machine");
     fmt::print("|{:-<17}:|{:-<6}:|{:-<21}:|{:-<11}:|{:-<10}:|{:-<11}:|\n", "", "", "", "", "", "");
     for (const Row& row : rows_) {
-      auto spread = [](const Series& s) { return fmt::format("{:.1f} [{:.1f}, {:.1f}]", s.median(), s.min(), s.max()); };
+      auto spread = [](const Series& s) {
+        return fmt::format("{:.1f} [{:.1f}, {:.1f}]", s.median(), s.min(), s.max());
+      };
       if (row.prompt > 0) {
-        fmt::print("| {:>16} | {:>5} | {:>20} | {:>10.2f} | {:>9} | {:>10} |\n", fmt::format("pp{}", row.prompt), row.batch,
-                   spread(row.prefill_tok_s), row.ttft_ms.median(), "", "");
+        fmt::print("| {:>16} | {:>5} | {:>20} | {:>10.2f} | {:>9} | {:>10} |\n", fmt::format("pp{}", row.prompt),
+                   row.batch, spread(row.prefill_tok_s), row.ttft_ms.median(), "", "");
       }
       if (row.gen > 0) {
         fmt::print("| {:>16} | {:>5} | {:>20} | {:>10.3f} | {:>9.1f} | {:>9.1f}% |\n",
@@ -165,11 +174,13 @@ class Bench {
       }
     }
     if (breakdown_.is_null()) return;
-    fmt::print("\none decode step: {:.1f} us = kernels {:.1f} + barriers {:.1f} + other {:.1f}\n", breakdown_["step_us"].get<double>(),
-               breakdown_["kernel_us"].get<double>(), breakdown_["barrier_us"].get<double>(), breakdown_["other_us"].get<double>());
+    fmt::print("\none decode step: {:.1f} us = kernels {:.1f} + barriers {:.1f} + other {:.1f}\n",
+               breakdown_["step_us"].get<double>(), breakdown_["kernel_us"].get<double>(),
+               breakdown_["barrier_us"].get<double>(), breakdown_["other_us"].get<double>());
     for (const auto& stage : breakdown_["stages"]) {
-      fmt::print("  {:<22} {:>4} x {:>9.1f} us  barrier {:>7.1f} us  {:>8.1f} MB  {}\n", stage["stage"].get<std::string>(), stage["count"].get<int>(),
-                 stage["kernel_us"].get<double>(), stage["barrier_us"].get<double>(), stage["weight_mb"].get<double>(),
+      fmt::print("  {:<22} {:>4} x {:>9.1f} us  barrier {:>7.1f} us  {:>8.1f} MB  {}\n",
+                 stage["stage"].get<std::string>(), stage["count"].get<int>(), stage["kernel_us"].get<double>(),
+                 stage["barrier_us"].get<double>(), stage["weight_mb"].get<double>(),
                  stage["kernel"].get<std::string>());
     }
   }
@@ -201,6 +212,14 @@ class Bench {
       seqs.push_back(seq);
     }
     return seqs;
+  }
+
+  absl::Status RunOnce(int64_t prompt, int64_t gen, int64_t batch) {
+    XJIT_ASSIGN_OR_RETURN(const std::vector<int> seqs, NewSequences(batch));
+    XJIT_RETURN_IF_ERROR(Feed(seqs, flags_.depth + prompt));
+    XJIT_RETURN_IF_ERROR(Decode(seqs, gen));
+    for (int seq : seqs) engine_.FreeSequence(seq);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<Row> RunRow(int64_t prompt, int64_t gen, int64_t batch) {
@@ -242,7 +261,8 @@ class Bench {
         if (machine > 0) row.ratio.Add(bytes / 1e6 / step_ms / machine);
       }
     }
-    row.read_gb_s = row.tpot_ms.median() > 0 ? row.bytes_per_token * static_cast<double>(batch) / 1e6 / row.tpot_ms.median() : 0;
+    row.read_gb_s =
+        row.tpot_ms.median() > 0 ? row.bytes_per_token * static_cast<double>(batch) / 1e6 / row.tpot_ms.median() : 0;
     XJIT_RETURN_IF_ERROR(Predict(&row));
     return row;
   }
@@ -254,14 +274,15 @@ class Bench {
     const double machine = row->machine_gb_s.median();
     if (machine > 0) row->predicted_tpot_ms = row->bytes_per_token * static_cast<double>(row->batch) / 1e6 / machine;
     const std::string mode = engine_.mode();
-    const PeakKind kind = mode.starts_with("q8act") ? PeakKind::kInt8Dot
+    const PeakKind kind = mode.starts_with("q8act")                                    ? PeakKind::kInt8Dot
                           : mode == "bf16" && engine_.target().isa >= Isa::kAvx512Bf16 ? PeakKind::kBf16Dot
                                                                                        : PeakKind::kF32Fma;
     if (peak_ == 0) {
       XJIT_ASSIGN_OR_RETURN(peak_, MeasurePeak(kind, engine_.target().isa));
     }
     const ModelSpec& s = engine_.spec();
-    const double per_layer = static_cast<double>(s.hidden_size) * static_cast<double>((2 * s.heads + 2 * s.kv_heads) * s.head_dim + 3 * s.intermediate_size);
+    const double per_layer = static_cast<double>(s.hidden_size) *
+                             static_cast<double>((2 * s.heads + 2 * s.kv_heads) * s.head_dim + 3 * s.intermediate_size);
     const double flops = 2 * static_cast<double>(row->prompt) * per_layer * static_cast<double>(s.layers);
     row->predicted_ttft_ms = flops / (peak_ * 1e9 * engine_.threads()) * 1e3;
     return absl::OkStatus();
@@ -304,6 +325,7 @@ class Bench {
   std::mt19937_64 random_{42};
   std::vector<Row> rows_;
   double peak_ = 0;
+  double peak_rss_mb_ = 0;
   ordered_json breakdown_;
 };
 
@@ -311,7 +333,8 @@ absl::Status Run(BenchFlags& f) {
   const int64_t batch = *std::max_element(f.batch.begin(), f.batch.end());
   // Room for the longest row, where the user did not say.
   if (f.model.context == 0) {
-    f.model.context = f.depth + *std::max_element(f.prompt.begin(), f.prompt.end()) + *std::max_element(f.gen.begin(), f.gen.end()) + 1;
+    f.model.context = f.depth + *std::max_element(f.prompt.begin(), f.prompt.end()) +
+                      *std::max_element(f.gen.begin(), f.gen.end()) + 1;
     if (f.breakdown) f.model.context += 2;
   }
   XJIT_ASSIGN_OR_RETURN(auto engine, f.model.Load(static_cast<int>(batch)));
@@ -332,10 +355,19 @@ Command AddBench(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("bench", "measure prompt and generation speed");
   f->model.Register(sub);
   const CLI::Range count(int64_t{0}, int64_t{1} << 24);
-  sub->add_option("-p,--prompt-tokens", f->prompt, "prompt lengths: 512,1024")->delimiter(',')->check(count)->capture_default_str();
-  sub->add_option("-n,--gen-tokens", f->gen, "tokens generated after the prompt")->delimiter(',')->check(count)->capture_default_str();
+  sub->add_option("-p,--prompt-tokens", f->prompt, "prompt lengths: 512,1024")
+      ->delimiter(',')
+      ->check(count)
+      ->capture_default_str();
+  sub->add_option("-n,--gen-tokens", f->gen, "tokens generated after the prompt")
+      ->delimiter(',')
+      ->check(count)
+      ->capture_default_str();
   sub->add_option("-r,--repetitions", f->repetitions, "of each row")->check(CLI::Range(1, 1000))->capture_default_str();
-  sub->add_option("--batch", f->batch, "sequences at a time: 1,4")->delimiter(',')->check(CLI::Range(1, 256))->capture_default_str();
+  sub->add_option("--batch", f->batch, "sequences at a time: 1,4")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
   sub->add_option("--depth", f->depth, "tokens in the cache before the prompt")->check(count)->capture_default_str();
   sub->add_flag("--breakdown", f->breakdown, "where the time of a decode step goes, by stage and kernel");
   sub->add_flag("--json", f->json, "as one JSON document");

@@ -14,7 +14,8 @@ absl::Status Run(const IrFlags& flags) {
   XJIT_ASSIGN_OR_RETURN(auto engine, flags.model.Load());
   std::string text;
   if (flags.stage == "asm") {
-    if (flags.kernel.empty()) return InvalidArgument("--stage asm needs --kernel NAME (xjit ir MODEL --stage kernels lists the names)");
+    if (flags.kernel.empty())
+      return InvalidArgument("--stage asm needs --kernel NAME (xjit ir MODEL --stage kernels lists the names)");
     XJIT_ASSIGN_OR_RETURN(text, engine->KernelAsm(flags.kernel, flags.rows));
   } else {
     XJIT_ASSIGN_OR_RETURN(text, engine->IrText(flags.stage, flags.rows));

@@ -61,7 +61,8 @@ absl::Status Run(const LogitsFlags& flags) {
   std::vector<std::vector<int32_t>> continuations;
   if (flags.decode) {
     XJIT_ASSIGN_OR_RETURN(continuations, IdLists(json, "greedy_ids", flags.ids));
-    if (continuations.size() != prompts.size()) return InvalidArgument("{}: greedy_ids: not one list for each prompt", flags.ids);
+    if (continuations.size() != prompts.size())
+      return InvalidArgument("{}: greedy_ids: not one list for each prompt", flags.ids);
   }
   XJIT_RETURN_IF_ERROR(CheckWritable(flags.out));
   XJIT_ASSIGN_OR_RETURN(auto engine, flags.model.Load());
@@ -84,7 +85,8 @@ absl::Status Run(const LogitsFlags& flags) {
       if (ids.size() > 1) {
         for (size_t i = 0; i + 1 < ids.size(); ++i) XJIT_RETURN_IF_ERROR(FeedAll(*engine, seq, {&ids[i], 1}, 1, &rows));
       }
-      writer.AddF32(fmt::format("decode_{}", k), {static_cast<int64_t>(std::max<size_t>(ids.size(), 1)), vocab}, std::move(rows));
+      writer.AddF32(fmt::format("decode_{}", k), {static_cast<int64_t>(std::max<size_t>(ids.size(), 1)), vocab},
+                    std::move(rows));
       engine->Truncate(seq, length);
     }
     if (flags.greedy > 0) {
@@ -114,11 +116,13 @@ Command AddLogits(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("logits", "write the logits of given token ids to a safetensors file");
   flags->model.Register(sub);
   sub->add_option("--ids", flags->ids, "JSON file with prompt_ids: [[ids...]]")->required();
-  sub->add_option("--out", flags->out, "the safetensors file to write: logits_k [tokens, vocab] f32 for prompt k")->required();
+  sub->add_option("--out", flags->out, "the safetensors file to write: logits_k [tokens, vocab] f32 for prompt k")
+      ->required();
   sub->add_flag("--step-by-step", flags->step_by_step, "one token a step");
   sub->add_option("--chunk", flags->chunk, "tokens a step")->check(CLI::Range(int64_t{1}, Engine::kMaxLogitRows));
   sub->add_flag("--decode", flags->decode, "also feed the file's greedy_ids and write decode_k");
-  sub->add_option("--greedy", flags->greedy, "also write N tokens of the greedy continuation, greedy_k")->check(CLI::Range(0, 1 << 20));
+  sub->add_option("--greedy", flags->greedy, "also write N tokens of the greedy continuation, greedy_k")
+      ->check(CLI::Range(0, 1 << 20));
   Example(sub, "xjit logits model.gguf --ids prompts.json --out logits.safetensors --greedy 48");
   return {sub, [flags] { return Run(*flags); }};
 }

@@ -30,15 +30,34 @@ void OnInterrupt(int) { interrupted = true; }
 
 void RegisterSampling(CLI::App* app, RunFlags* f) {
   SamplerParams& s = f->generate.sampler;
+  // llama.cpp's defaults, but for the seed: the same command gives the same text.
+  s.temperature = 0.8f;
+  s.top_k = 40;
+  s.top_p = 0.95f;
+  s.min_p = 0.05f;
   app->add_option("--max-tokens", f->max_tokens, "most tokens to generate (default: until the context is full)")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
-  app->add_option("--temperature", s.temperature, "0 takes the most likely token")->check(CLI::Range(0.0, 100.0))->capture_default_str();
-  app->add_option("--top-k", s.top_k, "only the k most likely tokens; 0: all")->check(CLI::Range(0, 1 << 30))->capture_default_str();
-  app->add_option("--top-p", s.top_p, "the fewest tokens with this probability together")->check(CLI::Range(0.0, 1.0))->capture_default_str();
-  app->add_option("--min-p", s.min_p, "tokens with at least this share of the best one's probability")->check(CLI::Range(0.0, 1.0))->capture_default_str();
-  app->add_option("--repeat-penalty", s.repeat_penalty, "divides the logits of recent tokens; 1: none")->check(CLI::Range(0.01, 100.0))->capture_default_str();
-  app->add_option("--presence-penalty", s.presence_penalty, "subtracted from the logits of recent tokens")->check(CLI::Range(-100.0, 100.0))->capture_default_str();
-  app->add_option("--frequency-penalty", s.frequency_penalty, "subtracted for each occurrence")->check(CLI::Range(-100.0, 100.0))->capture_default_str();
+  app->add_option("--temperature", s.temperature, "0 takes the most likely token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app->add_option("--top-k", s.top_k, "only the k most likely tokens; 0: all")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app->add_option("--top-p", s.top_p, "the fewest tokens with this probability together")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app->add_option("--min-p", s.min_p, "tokens with at least this share of the best one's probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app->add_option("--repeat-penalty", s.repeat_penalty, "divides the logits of recent tokens; 1: none")
+      ->check(CLI::Range(0.01, 100.0))
+      ->capture_default_str();
+  app->add_option("--presence-penalty", s.presence_penalty, "subtracted from the logits of recent tokens")
+      ->check(CLI::Range(-100.0, 100.0))
+      ->capture_default_str();
+  app->add_option("--frequency-penalty", s.frequency_penalty, "subtracted for each occurrence")
+      ->check(CLI::Range(-100.0, 100.0))
+      ->capture_default_str();
   app->add_option("--seed", s.seed, "of the random choices")->capture_default_str();
   app->add_option("--stop", f->generate.stop, "text that ends the answer (repeatable)");
   app->add_flag("--ignore-eos", f->ignore_eos, "do not stop at an end token");
@@ -87,15 +106,17 @@ ordered_json ToJson(const Engine& engine, const Generated& g, size_t prompt_toke
 }
 
 // One prompt, one answer.
-absl::Status RunOnce(const RunFlags& f, Engine& engine, const text::Tokenizer* tokenizer, std::span<const int32_t> ids) {
+absl::Status RunOnce(const RunFlags& f, Engine& engine, const text::Tokenizer* tokenizer,
+                     std::span<const int32_t> ids) {
   XJIT_ASSIGN_OR_RETURN(const int seq, engine.NewSequence());
-  XJIT_ASSIGN_OR_RETURN(const Generated g, Generate(engine, seq, {}, ids, f.generate, tokenizer, [&f](std::string_view piece) {
-    if (!f.json) {
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
-    }
-    return !interrupted;
-  }));
+  XJIT_ASSIGN_OR_RETURN(const Generated g,
+                        Generate(engine, seq, {}, ids, f.generate, tokenizer, [&f](std::string_view piece) {
+                          if (!f.json) {
+                            std::fwrite(piece.data(), 1, piece.size(), stdout);
+                            std::fflush(stdout);
+                          }
+                          return !interrupted;
+                        }));
   if (f.json) {
     fmt::print("{}\n", ToJson(engine, g, ids.size()).dump(-1, ' ', false, ordered_json::error_handler_t::replace));
   } else if (tokenizer == nullptr) {
@@ -129,8 +150,8 @@ absl::Status Converse(const RunFlags& f, Engine& engine, const text::Tokenizer& 
     engine.Truncate(seq, static_cast<int32_t>(common));
     interrupted = false;
     XJIT_ASSIGN_OR_RETURN(const Generated g,
-                          Generate(engine, seq, std::span(ids).first(common), std::span(ids).subspan(common), f.generate, &tokenizer,
-                                   [](std::string_view piece) {
+                          Generate(engine, seq, std::span(ids).first(common), std::span(ids).subspan(common),
+                                   f.generate, &tokenizer, [](std::string_view piece) {
                                      std::fwrite(piece.data(), 1, piece.size(), stdout);
                                      std::fflush(stdout);
                                      return !interrupted;
@@ -154,7 +175,8 @@ absl::Status Run(RunFlags& f) {
     XJIT_ASSIGN_OR_RETURN(f.prompt, ReadFile(f.prompt_file));
   }
   const bool have_prompt = f.app->count("--prompt") > 0 || !f.prompt_file.empty() || raw.has_value();
-  if (!have_prompt && !f.chat) return InvalidArgument("no prompt (--prompt TEXT, --prompt-file F, or --chat to converse)");
+  if (!have_prompt && !f.chat)
+    return InvalidArgument("no prompt (--prompt TEXT, --prompt-file F, or --chat to converse)");
   f.generate.max_tokens = f.max_tokens;
   f.generate.ignore_eos = f.ignore_eos;
 
@@ -190,11 +212,13 @@ Command Add(CLI::App& app, const char* name, const char* help, bool chat) {
   sub->add_option("--prompt,-p", f->prompt, "the text to continue, or with --chat the user's message");
   sub->add_option("--prompt-file,-f", f->prompt_file, "the same, from a file");
   sub->add_option("--raw-ids", f->raw_ids, "the prompt as token ids: 1,2,3");
-  if (!chat) sub->add_flag("--chat", f->chat, "apply the model's chat template; a conversation where there is no prompt");
+  if (!chat)
+    sub->add_flag("--chat", f->chat, "apply the model's chat template; a conversation where there is no prompt");
   sub->add_option("--system", f->system, "the system message of a chat");
   RegisterSampling(sub, f.get());
   sub->add_flag("--json", f->json, "print one JSON document instead of text");
-  Example(sub, chat ? "xjit chat model.gguf --temperature 0.7" : "xjit run model.gguf --chat --prompt \"Why is the sky blue?\" --temperature 0");
+  Example(sub, chat ? "xjit chat model.gguf --temperature 0.7"
+                    : "xjit run model.gguf --chat --prompt \"Why is the sky blue?\" --temperature 0");
   return {sub, [f] { return Run(*f); }};
 }
 

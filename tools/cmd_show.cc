@@ -17,10 +17,14 @@ struct ShowFlags {
 
 std::string_view ScalingName(RopeSpec::Scaling scaling) {
   switch (scaling) {
-    case RopeSpec::Scaling::kLinear: return "linear";
-    case RopeSpec::Scaling::kLlama3: return "llama3";
-    case RopeSpec::Scaling::kYarn: return "yarn";
-    case RopeSpec::Scaling::kNone: break;
+    case RopeSpec::Scaling::kLinear:
+      return "linear";
+    case RopeSpec::Scaling::kLlama3:
+      return "llama3";
+    case RopeSpec::Scaling::kYarn:
+      return "yarn";
+    case RopeSpec::Scaling::kNone:
+      break;
   }
   return "none";
 }
@@ -62,7 +66,9 @@ ordered_json Describe(const Checkpoint& checkpoint, bool tensors) {
   }
   out["dtypes"] = dtypes;
   const int64_t kv_token = 2 * s.layers * s.kv_heads * s.head_dim * 2;
-  out["memory"] = {{"weight_bytes", weight_bytes}, {"kv_bytes_per_token_bf16", kv_token}, {"kv_bytes_at_full_context_bf16", kv_token * s.max_positions}};
+  out["memory"] = {{"weight_bytes", weight_bytes},
+                   {"kv_bytes_per_token_bf16", kv_token},
+                   {"kv_bytes_at_full_context_bf16", kv_token * s.max_positions}};
   auto tokenizer = LoadTokenizer(checkpoint);
   if (tokenizer.ok()) {
     ordered_json t;
@@ -79,7 +85,10 @@ ordered_json Describe(const Checkpoint& checkpoint, bool tensors) {
   }
   if (tensors) {
     for (const TensorView& t : checkpoint.tensors()) {
-      out["tensors"].push_back({{"name", t.name}, {"dtype", t.type.has_value() ? std::string(Name(*t.type)) : t.type_name}, {"shape", t.shape}, {"bytes", t.data.size()}});
+      out["tensors"].push_back({{"name", t.name},
+                                {"dtype", t.type.has_value() ? std::string(Name(*t.type)) : t.type_name},
+                                {"shape", t.shape},
+                                {"bytes", t.data.size()}});
     }
   }
   return out;
@@ -92,24 +101,28 @@ std::string Bytes(double bytes) {
 }
 
 std::string PlainValue(const ordered_json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return value.is_string() ? value.get<std::string>()
+                           : value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 void PrintPlain(const ordered_json& d) {
   for (const auto& [key, value] : d.items()) {
     if (key == "dtypes") {
       for (const auto& [name, entry] : value.items()) {
-        fmt::print("{:<20}{:<8}{} tensors, {}\n", "dtype", name, entry["tensors"].get<int64_t>(), Bytes(entry["bytes"].get<double>()));
+        fmt::print("{:<20}{:<8}{} tensors, {}\n", "dtype", name, entry["tensors"].get<int64_t>(),
+                   Bytes(entry["bytes"].get<double>()));
       }
     } else if (key == "memory") {
       fmt::print("{:<20}{}\n", "weights", Bytes(value["weight_bytes"].get<double>()));
-      fmt::print("{:<20}{} a token, {} at full context (bf16)\n", "kv cache", Bytes(value["kv_bytes_per_token_bf16"].get<double>()),
+      fmt::print("{:<20}{} a token, {} at full context (bf16)\n", "kv cache",
+                 Bytes(value["kv_bytes_per_token_bf16"].get<double>()),
                  Bytes(value["kv_bytes_at_full_context_bf16"].get<double>()));
     } else if (key == "tokenizer") {
       fmt::print("{:<20}{} tokens, {} of tables, chat template: {}\n", key, value["tokens"].get<int64_t>(),
                  Bytes(value["table_bytes"].get<double>()), value["chat_template"].get<bool>() ? "yes" : "no");
     } else if (key == "tensors") {
-      for (const auto& t : value) fmt::print("{:<8}{:<20}{}\n", t["dtype"].get<std::string>(), t["shape"].dump(), t["name"].get<std::string>());
+      for (const auto& t : value)
+        fmt::print("{:<8}{:<20}{}\n", t["dtype"].get<std::string>(), t["shape"].dump(), t["name"].get<std::string>());
     } else {
       fmt::print("{:<20}{}\n", key, PlainValue(value));
     }
@@ -134,7 +147,9 @@ absl::Status Run(const ShowFlags& f) {
 Command AddShow(CLI::App& app) {
   auto f = std::make_shared<ShowFlags>();
   CLI::App* sub = app.add_subcommand("show", "say what is in a model");
-  sub->add_option("model", f->model, "a .gguf file, a checkpoint folder, or a model.json manifest")->required()->type_name("MODEL");
+  sub->add_option("model", f->model, "a .gguf file, a checkpoint folder, or a model.json manifest")
+      ->required()
+      ->type_name("MODEL");
   sub->add_flag("--tensors", f->tensors, "list every tensor");
   sub->add_flag("--json", f->json, "as one JSON document");
   Example(sub, "xjit show model.gguf --tensors");

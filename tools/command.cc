@@ -33,17 +33,22 @@ int Report(const CLI::App& app, int exit_status, std::string_view what) {
 
 void ModelFlags::Register(CLI::App* app) {
   app_ = app;
-  app->add_option("model", model, "a .gguf file, a checkpoint folder, or a model.json manifest")->required()->type_name("MODEL");
+  app->add_option("model", model, "a .gguf file, a checkpoint folder, or a model.json manifest")
+      ->required()
+      ->type_name("MODEL");
   app->add_option("--threads", threads, "worker threads (default: the physical cores this process may use)");
-  app->add_option("--isa", isa, "auto, avx2, avx512, avx512_vnni, avx512_bf16: at most these instructions")->capture_default_str();
-  app->add_option("--kv-dtype", kv_dtype, "bf16 or f32: how keys and values are kept (default: the manifest's, else bf16)");
+  app->add_option("--isa", isa, "auto, avx2, avx512, avx512_vnni, avx512_bf16: at most these instructions")
+      ->capture_default_str();
+  app->add_option("--kv-dtype", kv_dtype,
+                  "bf16 or f32: how keys and values are kept (default: the manifest's, else bf16)");
   app->add_option("--ctx", context, "most tokens of a sequence (default: the model's context, as far as memory allows)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app->add_option("--backend", backend, "jit, or interp: the slow scalar reference")
       ->check(CLI::IsMember({"jit", "interp"}))
       ->capture_default_str();
   app->add_flag("--mlock", mlock, "keep the weights in memory");
-  app->add_flag("--hugepages,!--no-hugepages", hugepages, "put weights on 2 MiB pages where the system gives them (default)");
+  app->add_flag("--hugepages,!--no-hugepages", hugepages,
+                "put weights on 2 MiB pages where the system gives them (default)");
   app->add_flag("--perf-map", perf_map, "write /tmp/perf-PID.map, so that perf names the kernels");
   app->add_flag("--verify-kernels", verify_kernels, "check each kernel against its scalar reference before it is used");
   app->add_flag("--explain", explain, "say what was fused, which kernel was chosen and why");
@@ -69,10 +74,12 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelFlags::Load(int max_sequences) cons
   return Load(std::move(checkpoint), max_sequences);
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> ModelFlags::Load(std::shared_ptr<const Checkpoint> checkpoint, int max_sequences) const {
+absl::StatusOr<std::unique_ptr<Engine>> ModelFlags::Load(std::shared_ptr<const Checkpoint> checkpoint,
+                                                         int max_sequences) const {
   XJIT_ASSIGN_OR_RETURN(EngineOptions options, Options());
   options.max_sequences = max_sequences;
-  if (kv_dtype.empty() && checkpoint->defaults().kv_dtype.has_value()) options.kv_dtype = *checkpoint->defaults().kv_dtype;
+  if (kv_dtype.empty() && checkpoint->defaults().kv_dtype.has_value())
+    options.kv_dtype = *checkpoint->defaults().kv_dtype;
   auto engine = Engine::Create(std::move(checkpoint), options);
   if (!engine.ok()) return engine.status();
   if (!(*engine)->warning().empty()) fmt::print(stderr, "xjit: {}\n", (*engine)->warning());
@@ -155,9 +162,9 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, std::string
 
 int RunMain(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv) {
   const bool has_subcommands = !commands.empty() && commands[0].app != &app;
-  const bool known = argc < 2 || argv[1][0] == '-' || std::any_of(commands.begin(), commands.end(), [&](const Command& c) {
-    return c.app->get_name() == argv[1];
-  });
+  const bool known =
+      argc < 2 || argv[1][0] == '-' ||
+      std::any_of(commands.begin(), commands.end(), [&](const Command& c) { return c.app->get_name() == argv[1]; });
   if (has_subcommands && !known) {
     return Report(app, 2, fmt::format("unknown command '{}' ({} --help lists what there is)", argv[1], app.get_name()));
   }

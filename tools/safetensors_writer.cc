@@ -7,11 +7,14 @@
 namespace xjit::tools {
 
 void SafetensorsWriter::AddF32(const std::string& name, std::vector<int64_t> shape, std::vector<float> data) {
-  tensors_.push_back({name, "F32", std::move(shape), std::string(reinterpret_cast<const char*>(data.data()), data.size() * 4)});
+  tensors_.push_back(
+      {name, "F32", std::move(shape), std::string(reinterpret_cast<const char*>(data.data()), data.size() * 4)});
 }
 
 void SafetensorsWriter::AddI32(const std::string& name, const std::vector<int32_t>& data) {
-  tensors_.push_back({name, "I32", {static_cast<int64_t>(data.size())},
+  tensors_.push_back({name,
+                      "I32",
+                      {static_cast<int64_t>(data.size())},
                       std::string(reinterpret_cast<const char*>(data.data()), data.size() * 4)});
 }
 

@@ -1,5 +1,6 @@
 // xjit-opt: reads IR text, runs passes, prints the result.
 
+#include "frontend/json.h"
 #include "ir/ops.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
@@ -11,8 +12,9 @@ namespace xjit::tools {
 namespace {
 
 struct OptFlags {
-  std::string file, passes, isa, kv_dtype = "bf16";
-  bool verify_each = true, print_after_all = false, check = false, explain = false, list_passes = false, list_ops = false;
+  std::string file, passes, machine, isa, kv_dtype = "bf16";
+  bool verify_each = true, print_after_all = false, check = false, explain = false, list_passes = false,
+       list_ops = false;
   int threads = 2;
   int64_t rows = 1, logit_rows = 1;
   uint64_t seed = 1;
@@ -47,6 +49,30 @@ absl::StatusOr<std::vector<const PassInfo*>> ParsePasses(std::string_view text) 
   return list;
 }
 
+// The machine that passes plan for: never the host, so that the same text gives the same result anywhere.
+absl::StatusOr<TargetInfo> Target(const OptFlags& flags) {
+  TargetInfo target;
+  std::string isa = flags.isa;
+  target.threads = flags.threads;
+  if (!flags.machine.empty()) {
+    XJIT_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.machine));
+    XJIT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, flags.machine));
+    XJIT_ASSIGN_OR_RETURN(const JsonObject machine, JsonObject::From(json, flags.machine));
+    XJIT_ASSIGN_OR_RETURN(target.name, machine.StringOr("name", "machine"));
+    XJIT_ASSIGN_OR_RETURN(isa, machine.String("isa"));
+    XJIT_ASSIGN_OR_RETURN(const int64_t threads, machine.Int("threads", 1, 4096));
+    target.threads = static_cast<int>(threads);
+    constexpr int64_t kMostCache = int64_t{1} << 40;
+    XJIT_ASSIGN_OR_RETURN(target.l1d_bytes, machine.IntOr("l1d_bytes", target.l1d_bytes, 1, kMostCache));
+    XJIT_ASSIGN_OR_RETURN(target.l2_bytes, machine.IntOr("l2_bytes", target.l2_bytes, 1, kMostCache));
+    XJIT_ASSIGN_OR_RETURN(target.l3_bytes, machine.IntOr("l3_bytes", target.l3_bytes, 1, kMostCache));
+  }
+  const auto parsed = ParseIsa(isa);
+  if (!parsed.has_value()) return InvalidArgument("isa {}: unknown (known: {})", isa, IsaList(Isa::kAmx));
+  target.isa = *parsed;
+  return target;
+}
+
 absl::Status Run(const OptFlags& flags) {
   if (flags.list_passes) {
     ListPasses();
@@ -56,19 +82,15 @@ absl::Status Run(const OptFlags& flags) {
     ListOps();
     return absl::OkStatus();
   }
-  if (flags.file.empty()) return InvalidArgument("no file given (xjit-opt FILE.xir --passes=a,b,c; - is standard input)");
+  if (flags.file.empty())
+    return InvalidArgument("no file given (xjit-opt FILE.xir --passes=a,b,c; - is standard input)");
   XJIT_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.file == "-" ? "/dev/stdin" : flags.file));
   XJIT_ASSIGN_OR_RETURN(const auto passes, ParsePasses(flags.passes));
   XJIT_ASSIGN_OR_RETURN(auto module, ParseModule(text, flags.file));
   XJIT_RETURN_IF_ERROR(Prefix(VerifyModule(*module), flags.file));
 
   PassContext context;
-  // Never the host: the same text gives the same result anywhere.
-  const auto isa = ParseIsa(flags.isa);
-  if (!isa.has_value()) return InvalidArgument("--isa {}: unknown (known: {})", flags.isa, IsaList(Isa::kAmx));
-  context.target.name = "opt";
-  context.target.isa = *isa;
-  context.target.threads = flags.threads;
+  XJIT_ASSIGN_OR_RETURN(context.target, Target(flags));
   const auto kv = ParseDType(flags.kv_dtype);
   if (kv != DType::kBF16 && kv != DType::kF32) return InvalidArgument("--kv-dtype {}: bf16 or f32", flags.kv_dtype);
   context.kv_dtype = *kv;
@@ -114,10 +136,13 @@ int main(int argc, char** argv) {
   app.add_flag("--explain", flags.explain, "say on stderr what was fused and what was not, and why");
   app.add_flag("--list-passes", flags.list_passes, "print all passes and what they do");
   app.add_flag("--list-ops", flags.list_ops, "print all ops and what they mean");
+  app.add_option("--machine", flags.machine, "machine file that passes plan for, as `xjit machine` prints it");
   app.add_option("--isa", flags.isa, "instructions of the machine that passes plan for")->capture_default_str();
   app.add_option("--threads", flags.threads, "its threads")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--kv-dtype", flags.kv_dtype, "bf16 or f32")->capture_default_str();
-  app.add_option("--rows", flags.rows, "tokens of a step")->check(CLI::Range(int64_t{1}, int64_t{1} << 20))->capture_default_str();
+  app.add_option("--rows", flags.rows, "tokens of a step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
   app.add_option("--logit-rows", flags.logit_rows, "rows of logits of a step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
