@@ -8,7 +8,6 @@ namespace xjit {
 Emitter::Emitter() : Xbyak::CodeGenerator(1 << 16, Xbyak::AutoGrow) { setDefaultJmpNEAR(true); }
 
 void Emitter::Prologue(int stack_bytes) {
-  framed_ = true;
   push(rbp);
   mov(rbp, rsp);  // Epilogue restores from rbp, so a kernel must leave rbp alone
   push(rbx);

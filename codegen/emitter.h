@@ -44,7 +44,6 @@ class Emitter : public Xbyak::CodeGenerator {
   Xbyak::Label& Pool(const void* bytes, size_t size);
   std::vector<std::unique_ptr<Constant>> pool_;
   int stack_bytes_ = 0;
-  bool framed_ = false;
 };
 
 }  // namespace xjit

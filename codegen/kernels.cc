@@ -229,6 +229,25 @@ std::string KernelLibrary::Format(const std::vector<Candidate>& candidates) {
   return text;
 }
 
+template <typename Desc>
+void KernelLibrary::ExplainCached(const std::vector<Cached<Desc>>& cache, std::string* text) const {
+  for (const auto& entry : cache) {
+    *text += fmt::format("{} ({} bytes)\n", entry.kernel->name, entry.kernel->code_bytes);
+    for (const Candidate& c : Candidates(entry.desc)) *text += "  " + Format({c});
+  }
+}
+
+std::string KernelLibrary::ExplainAll() const {
+  std::string text;
+  ExplainCached(gemm_, &text);
+  ExplainCached(attention_, &text);
+  ExplainCached(attention_merge_, &text);
+  ExplainCached(rope_store_, &text);
+  ExplainCached(prepare_, &text);
+  ExplainCached(eltwise_, &text);
+  return text;
+}
+
 std::vector<const Kernel*> KernelLibrary::kernels() const {
   std::vector<const Kernel*> list;
   for (const Kernel& kernel : kernels_) list.push_back(&kernel);

@@ -87,6 +87,9 @@ class KernelLibrary {
     return Format(Candidates(desc));
   }
 
+  // Every emitted kernel so far with its candidates.
+  std::string ExplainAll() const;
+
   const TargetInfo& target() const { return target_; }
   // In the order in which they were first asked for.
   std::vector<const Kernel*> kernels() const;
@@ -104,6 +107,8 @@ class KernelLibrary {
   absl::StatusOr<const Kernel*> GetFrom(std::vector<Cached<Desc>>& cache, const Desc& desc, std::string_view row);
   template <typename Desc>
   absl::StatusOr<Kernel> Build(const Desc& desc, std::string_view row);
+  template <typename Desc>
+  void ExplainCached(const std::vector<Cached<Desc>>& cache, std::string* text) const;
   static std::string Format(const std::vector<Candidate>& candidates);
 
   TargetInfo target_;

@@ -1,6 +1,6 @@
 // Named registers with scopes: two live names never share one, and running out is an error while emitting.
 //
-//   Regs regs(emitter);
+//   Regs regs(32);                             // vector registers: 16 for AVX2
 //   const auto a = regs.Gpr("a");              // freed when `a` goes out of scope
 //   const auto acc = regs.Vecs("acc", 12);     // acc[i] is the register's index: Zmm(acc[i]) or Ymm(acc[i])
 #pragma once

@@ -12,8 +12,8 @@
 #include "codegen/attention/attention_ref.h"
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
-#include "codegen/rows/q8_layout.h"
 #include "codegen/rows/rows_ref.h"
+#include "ir/support/q8_layout.h"
 #include "ir/support/ref/norm.h"
 
 namespace xjit {

@@ -1,20 +1,16 @@
 #include "frontend/engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 
 #include "codegen/cpu.h"
 #include "ir/ops.h"
+#include "ir/support/clock.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
 
 namespace xjit {
 namespace {
-
-double NowMs() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // The distinct attention windows of a module.
 std::vector<int> Windows(const Module& module) {
@@ -103,16 +99,16 @@ absl::Status Engine::Init(std::shared_ptr<const Checkpoint> checkpoint, const En
 }
 
 absl::Status Engine::ChooseContext() {
-  const int64_t trained = spec().max_positions;
-  context_ = options_.context > 0 ? options_.context : trained;
-  if (context_ > int64_t{1} << 30) return InvalidArgument("--ctx {}: more than {} tokens", context_, int64_t{1} << 30);
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (options_.context > kMost) return InvalidArgument("--ctx {}: more than {} tokens", options_.context, kMost);
+  context_ = options_.context > 0 ? options_.context : std::min(spec().max_positions, kMost);
   if (options_.backend == Backend::kInterp || options_.context > 0) return absl::OkStatus();
   // A default context must not promise more memory than there is: half of what weights leave.
   auto available = MemoryAvailable();
   if (available.ok()) {
     const int64_t left = std::max<int64_t>(0, *available - static_cast<int64_t>(checkpoint_->total_bytes())) / 2;
     const int64_t tokens = left / std::max<int64_t>(1, kv_bytes(1) * options_.max_sequences);
-    context_ = std::clamp<int64_t>(tokens, 32, context_);
+    context_ = std::min(context_, std::max<int64_t>(tokens, 32));
   }
   return absl::OkStatus();
 }
@@ -149,7 +145,7 @@ absl::Status Engine::InitJit() {
   XJIT_ASSIGN_OR_RETURN(kv_, KvCache::Create(kv));
 
   StepConfig steps;
-  steps.max_rows = std::max<int64_t>(max_step_rows(), options_.max_sequences);
+  steps.max_rows = max_step_rows();
   steps.max_seqs = options_.max_sequences;
   steps.max_context = context_;
   steps.kv_heads = static_cast<int>(spec().kv_heads);
@@ -164,6 +160,7 @@ absl::Status Engine::InitJit() {
 
 absl::StatusOr<std::unique_ptr<Module>> Engine::Planned(int64_t rows, int64_t logit_rows, PassContext* context) {
   std::unique_ptr<Module> planned = fused_->Clone();
+  if (planned == nullptr) return Internal("the fused graph does not survive printing and parsing");
   context->target = target_;
   context->kv_dtype = kv_dtype_;
   context->rows = rows;
@@ -174,8 +171,7 @@ absl::StatusOr<std::unique_ptr<Module>> Engine::Planned(int64_t rows, int64_t lo
 
 absl::StatusOr<Program*> Engine::ProgramFor(int64_t rows, int64_t logit_rows) {
   const std::pair key(Capacity(rows, max_step_rows()), Capacity(logit_rows, max_logit_rows()));
-  auto& program = programs_[key];
-  if (program != nullptr) return program.get();
+  if (const auto known = programs_.find(key); known != programs_.end()) return known->second.get();
   const double start = NowMs();
   PassContext passes;
   XJIT_ASSIGN_OR_RETURN(auto planned, Planned(key.first, key.second, &passes));
@@ -187,7 +183,7 @@ absl::StatusOr<Program*> Engine::ProgramFor(int64_t rows, int64_t logit_rows) {
   lowering.step = [this](int window) { return steps_->view(window); };
   lowering.partial_slots = steps_->max_slots();
   lowering.threads = target_.threads;
-  XJIT_ASSIGN_OR_RETURN(program, Lower(*planned, lowering));
+  XJIT_ASSIGN_OR_RETURN(std::unique_ptr<Program> program, Lower(*planned, lowering));
   XJIT_RETURN_IF_ERROR(kernels_->Seal());
   if (options_.perf_map) {
     std::vector<Kernel> fresh;
@@ -196,7 +192,7 @@ absl::StatusOr<Program*> Engine::ProgramFor(int64_t rows, int64_t logit_rows) {
     XJIT_RETURN_IF_ERROR(WritePerfMap(fresh));
   }
   compile_ms_ += NowMs() - start;
-  return program.get();
+  return (programs_[key] = std::move(program)).get();
 }
 
 absl::StatusOr<int> Engine::NewSequence() {
@@ -228,6 +224,12 @@ int32_t Engine::length(int seq) const { return slots_[static_cast<size_t>(seq)].
 absl::Status Engine::Step(std::span<const Input> inputs) {
   int64_t rows = 0;
   for (const Input& input : inputs) {
+    const bool known =
+        input.seq >= 0 && input.seq < static_cast<int>(slots_.size()) && slots_[static_cast<size_t>(input.seq)].used;
+    const auto same =
+        std::count_if(inputs.begin(), inputs.end(), [&input](const Input& other) { return other.seq == input.seq; });
+    if (!known || same != 1)
+      return InvalidArgument("sequence {} is not one of this engine's, or is in the step twice", input.seq);
     const Slot& slot = slots_[static_cast<size_t>(input.seq)];
     const int64_t length = slot.length + static_cast<int64_t>(input.ids.size());
     if (length > context_) {
@@ -265,7 +267,7 @@ absl::Status Engine::StepJit(std::span<const Input> inputs) {
   if (logit_rows > max_logit_rows()) return InvalidArgument("a step has at most {} rows of logits", max_logit_rows());
   XJIT_ASSIGN_OR_RETURN(Program * program, ProgramFor(rows, logit_rows));
   XJIT_RETURN_IF_ERROR(steps_->Build(step_sequences_));
-  if (profile_ != nullptr) {
+  if (profile_ != nullptr && &profile_->program() == program) {
     ExecuteProfiled(*program, *pool_, *profile_);
   } else {
     Execute(*program, *pool_);
@@ -346,10 +348,10 @@ int64_t Engine::kv_bytes(int64_t tokens) const {
 }
 
 int64_t Engine::weight_bytes_per_step() const {
-  const auto it = programs_.find({1, 1});
-  if (it == programs_.end() || it->second == nullptr) return 0;
+  // Every program reads every weight once.
+  if (programs_.empty()) return 0;
   int64_t bytes = 0;
-  for (const Stage& stage : it->second->stages()) bytes += stage.weight_bytes;
+  for (const Stage& stage : programs_.begin()->second->stages()) bytes += stage.weight_bytes;
   return bytes;
 }
 
@@ -378,11 +380,7 @@ absl::StatusOr<std::string> Engine::Explain(int64_t rows) {
       fmt::format("isa: {} ({}); threads: {} ({})\n", Name(target_.isa), CpuName(), threads(), thread_reason());
   for (const auto& note : fuse_notes_) text += note + "\n";
   for (const auto& note : passes.notes) text += note + "\n";
-  text += "kernels:\n";
-  for (const Kernel* kernel : kernels_->kernels()) {
-    text += fmt::format("  {}{}\n", kernel->name,
-                        kernel->code == nullptr ? " (C++)" : fmt::format(" ({} bytes)", kernel->code_bytes));
-  }
+  text += kernels_->ExplainAll();
   return text;
 }
 

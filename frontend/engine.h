@@ -78,7 +78,7 @@ class Engine {
 
   static constexpr int64_t kMaxStepRows = 512;
   static constexpr int64_t kMaxLogitRows = 128;
-  int64_t max_step_rows() const { return std::min<int64_t>(kMaxStepRows, context_); }
+  int64_t max_step_rows() const { return std::min<int64_t>(kMaxStepRows, context_ * options_.max_sequences); }
   int64_t max_logit_rows() const { return std::min<int64_t>(kMaxLogitRows, max_step_rows()); }
 
   const ModelSpec& spec() const { return checkpoint_->spec(); }
@@ -112,7 +112,7 @@ class Engine {
   WorkerPool& pool() { return *pool_; }
   // The program for a step of that size, compiled if need be.
   absl::StatusOr<Program*> ProgramFor(int64_t rows, int64_t logit_rows);
-  // Makes every following Step() of this program record into a profile; nullptr stops.
+  // Steps that run the profile's program record into it from now on; nullptr stops.
   void set_profile(Profile* profile) { profile_ = profile; }
 
  private:

@@ -1,17 +1,12 @@
 #include "frontend/generate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
+#include "ir/support/clock.h"
+
 namespace xjit {
-namespace {
-
-double NowMs() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::string StopMatcher::Push(std::string_view piece) {
   held_ += piece;
@@ -62,7 +57,7 @@ absl::StatusOr<Generated> Generate(Engine& engine, int seq, std::span<const int3
 
   bool cancelled = false;
   auto emit = [&](const std::string& piece) {
-    if (piece.empty()) return;
+    if (piece.empty() || cancelled) return;
     result.text += piece;
     if (on_text && !on_text(piece)) cancelled = true;
   };
@@ -93,6 +88,7 @@ absl::StatusOr<Generated> Generate(Engine& engine, int seq, std::span<const int3
   }
   if (stream.has_value() && !stops.stopped()) {
     emit(stops.Push(stream->Finish()));
+    if (stops.stopped()) result.finish_reason = "stop";
     emit(stops.Finish());
   }
   const double end = NowMs();

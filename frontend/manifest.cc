@@ -11,6 +11,7 @@
 #include "frontend/checkpoint.h"
 #include "frontend/hf_config.h"
 #include "frontend/json.h"
+#include "frontend/output_file.h"
 #include "frontend/printable.h"
 #include "ir/support/status.h"
 
@@ -132,14 +133,7 @@ absl::Status WriteManifest(const Checkpoint& checkpoint, const std::string& out_
 
   // Paths may hold bytes that are not UTF-8; they become U+FFFD rather than an exception.
   const std::string text = json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  std::FILE* file = std::fopen(out_path.c_str(), "we");
-  if (file == nullptr) return FailedPrecondition("{}: cannot write: {}", out_path, std::strerror(errno));
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int write_errno = errno;
-  if (std::fclose(file) != 0 || !written) {
-    return FailedPrecondition("{}: cannot write: {}", out_path, std::strerror(written ? errno : write_errno));
-  }
-  return absl::OkStatus();
+  return WriteFile(out_path, text);
 }
 
 }  // namespace xjit

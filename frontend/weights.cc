@@ -189,8 +189,9 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames
   }));
   // Kernels may prefetch, and read a row up to its next 64 bytes, past the last weight.
   XJIT_ASSIGN_OR_RETURN(store->memory_, HugeBuffer::Allocate(total + 4096, options));
+  CheckpointRows rows(names);
   for (const Entry& entry : entries) {
-    XJIT_RETURN_IF_ERROR(entry.weight->type.dims.size() == 1 ? store->PackVector(names, entry)
+    XJIT_RETURN_IF_ERROR(entry.weight->type.dims.size() == 1 ? store->PackVector(rows, entry)
                                                              : store->PackMatrix(names, entry, pool));
   }
   // Reading one tensor maps pages around it too, of tensors that were given back before.
@@ -221,11 +222,10 @@ absl::Status WeightStore::PackMatrix(const WeightNames& names, const Entry& entr
   return absl::OkStatus();
 }
 
-absl::Status WeightStore::PackVector(const WeightNames& names, const Entry& entry) {
+absl::Status WeightStore::PackVector(CheckpointRows& rows, const Entry& entry) {
   const Weight& w = *entry.weight;
   std::vector<float> plain(static_cast<size_t>(w.type.cols()));
-  CheckpointRows reader(names);
-  XJIT_RETURN_IF_ERROR(reader.Row(entry.layer, w, 0, plain));
+  XJIT_RETURN_IF_ERROR(rows.Row(entry.layer, w, 0, plain));
   std::vector<int64_t> first;
   int64_t at = 0;
   for (const Weight::Part& part : w.parts()) {

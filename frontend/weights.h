@@ -81,7 +81,7 @@ class WeightStore : public PackedWeights {
     int64_t offset = 0;
   };
   absl::Status PackMatrix(const WeightNames& names, const Entry& entry, WorkerPool& pool);
-  absl::Status PackVector(const WeightNames& names, const Entry& entry);
+  absl::Status PackVector(CheckpointRows& rows, const Entry& entry);
 
   HugeBuffer memory_;
   std::map<std::pair<int64_t, std::string>, int64_t> offsets_;  // (layer, name) -> offset

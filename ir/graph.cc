@@ -68,8 +68,8 @@ const ChainItem* Op::Item(std::string_view chain, std::string_view name) const {
   return nullptr;
 }
 
-void Op::AddItem(std::string_view chain, std::string_view name, std::vector<Operand> args, std::vector<double> numbers,
-                 bool front) {
+void Op::AddItem(std::string_view chain, std::string_view name, std::vector<Operand> args,
+                 std::vector<double> numbers) {
   Chain items = ChainAttr(chain);
   ChainItem item{std::string(name), {}};
   for (const Operand& arg : args) {
@@ -77,7 +77,7 @@ void Op::AddItem(std::string_view chain, std::string_view name, std::vector<Oper
     operands.push_back(arg);
   }
   for (double number : numbers) item.args.emplace_back(number);
-  items.insert(front ? items.begin() : items.end(), std::move(item));
+  items.push_back(std::move(item));
   attrs[std::string(chain)] = std::move(items);
 }
 

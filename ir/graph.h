@@ -94,7 +94,7 @@ class Op {
   const ChainItem* Item(std::string_view chain, std::string_view name) const;
   // Appends an item whose arguments are operands (added to the op) and then numbers.
   void AddItem(std::string_view chain, std::string_view name, std::vector<Operand> args,
-               std::vector<double> numbers = {}, bool front = false);
+               std::vector<double> numbers = {});
 };
 
 class Function {

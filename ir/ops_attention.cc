@@ -1,6 +1,6 @@
 // Rotary embedding, the KV cache and attention.
 #include <algorithm>
-#include <cmath>
+#include <numbers>
 
 #include "ir/interpreter.h"
 #include "ir/ops.h"
@@ -9,9 +9,6 @@
 
 namespace xjit {
 namespace {
-
-// Softmax runs in base 2 once a query is scaled by this.
-constexpr double kLog2E = 1.4426950408889634;
 
 absl::Status CheckHeads(const Op& op, size_t operand, int64_t heads) {
   const int64_t cols = op.operand(operand)->type.cols();
@@ -129,7 +126,7 @@ absl::Status Attend(const Op& op, EvalContext& eval, double scale) {
 }
 
 absl::Status EvalAttention(const Op& op, EvalContext& eval) { return Attend(op, eval, op.Float("scale")); }
-absl::Status EvalFlashAttention(const Op& op, EvalContext& eval) { return Attend(op, eval, 1.0 / kLog2E); }
+absl::Status EvalFlashAttention(const Op& op, EvalContext& eval) { return Attend(op, eval, std::numbers::ln2); }
 
 absl::Status VerifyKvType(const Op& op, const Module*) {
   const auto kv = ParseDType(op.Str("kv"));
@@ -161,7 +158,7 @@ absl::Status EvalRopeStore(const Op& op, EvalContext& eval) {
   const TensorData& table = eval.In(3);
   TensorData& y = eval.Out(q.rows);
   const int64_t heads = op.Int("heads"), kv_heads = op.Int("kv_heads"), head_dim = q.cols / heads;
-  const float q_scale = static_cast<float>(op.Float("scale") * kLog2E);
+  const float q_scale = static_cast<float>(op.Float("scale") * std::numbers::log2e);
   std::vector<float> rotated(static_cast<size_t>(k.cols));
   for (int64_t m = 0; m < q.rows; ++m) {
     RotateRow(q.row(m), table.row(m), heads, head_dim, y.row(m));

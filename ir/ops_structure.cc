@@ -61,7 +61,8 @@ absl::Status EvalSelectRows(const Op&, EvalContext& eval) {
 
 absl::Status InferRepeat(const Op& op, const Module* module, std::vector<Type>* types) {
   XJIT_ASSIGN_OR_RETURN(const auto runs, ParseSchedule(op.Str("schedule")));
-  if (op.operands.empty() || op.operands[0].value == nullptr || !op.operand(0)->type.is_matrix()) {
+  if (op.operands.empty() || op.operands[0].value == nullptr || !op.operand(0)->type.is_matrix() ||
+      op.operand(0)->type.cols() <= 0) {
     return InvalidArgument("repeat: needs the carried value, a tensor [rows, columns]");
   }
   int64_t next = 0;

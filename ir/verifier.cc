@@ -4,11 +4,12 @@
 #include <set>
 
 #include "ir/ops.h"
+#include "ir/support/q8_layout.h"
 
 namespace xjit {
 
 int64_t RowStrideBytes(DType elem, int64_t cols) {
-  if (elem == DType::kQ8Act) return (cols + 20 * (cols / 32) + 63) / 64 * 64;
+  if (elem == DType::kQ8Act) return Q8Layout{cols}.row_bytes();
   const int64_t padded = (cols + 31) / 32 * 32;
   return padded * Info(elem).block_bytes;
 }
@@ -40,9 +41,6 @@ LiveRange LiveRangeOf(const Function& function, const Value* value) {
 }
 
 namespace {
-
-// More than any machine has; sums of two stay far below overflow.
-constexpr int64_t kMaxArenaBytes = int64_t{1} << 50;
 
 absl::Status VerifyFunction(const Module& module, const Function& function) {
   std::set<const Value*> defined;
@@ -106,7 +104,8 @@ absl::Status VerifyMemory(const Module& module, const Function& function) {
     if (!op->Has("at") || op->results.empty()) continue;
     const Value* value = op->result();
     const int64_t stride = RowStrideBytes(value->type.elem, value->type.cols()), rows = rows_of(value->type);
-    if (rows < 0 || op->Int("at") < 0 || rows > kMaxArenaBytes / stride || op->Int("at") > kMaxArenaBytes) {
+    if (rows < 0 || stride <= 0 || op->Int("at") < 0 || rows > kMaxArenaBytes / stride ||
+        op->Int("at") > kMaxArenaBytes) {
       return InvalidArgument("memory: '%{}' lies outside of any arena", value->name);
     }
     const int64_t bytes = rows * stride;

@@ -9,7 +9,7 @@ namespace xjit {
 absl::Status VerifyModule(const Module& module);
 
 // Bytes from row to row of an activation in memory: its columns padded to whole panels of 32 for f32 and bf16, so that
-// kernels need no masks at a row's end; q8act as codegen/rows/q8_layout.h.
+// kernels need no masks at a row's end; q8act as ir/support/q8_layout.h.
 int64_t RowStrideBytes(DType elem, int64_t cols);
 
 // [first, last] index of the ops between which a value must keep its bytes; a view keeps its source alive. Arguments
@@ -19,6 +19,9 @@ struct LiveRange {
   int last = 0;
 };
 LiveRange LiveRangeOf(const Function& function, const Value* value);
+
+// More bytes than any machine has: sums of a few such offsets stay far below overflow.
+inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 50;
 
 // The value whose bytes a view shows (slices of slices included); the value itself if it is no view.
 const Value* ViewRoot(const Value* value);

@@ -74,7 +74,7 @@ absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed) {
       if (type.dims.empty() || type.dims.size() > 2 || !type.dims[0].symbolic()) {
         return Unimplemented("@{}: an argument of {} cannot be checked", f->name, ToString(type));
       }
-      data.rows = type.dims[0].symbolic() ? (type.dims[0].symbol == 'L' ? 1 : kCheckRows) : type.dims[0].size;
+      data.rows = type.dims[0].symbol == 'L' ? 1 : kCheckRows;
       data.cols = type.dims.size() > 1 ? type.cols() : 0;
       if (type.elem == DType::kI32) {
         data.ids = step.ids;

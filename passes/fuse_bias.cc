@@ -29,7 +29,7 @@ absl::StatusOr<PassResult> FuseBias(Module& module, PassContext& context) {
       gemm->AddItem("epilogue", "bias", {add->operands[1]});
       std::string name = add->result()->name;
       f->ReplaceUses(add->result(), gemm->result());
-      EraseOp(*f, add);
+      f->Erase(add);
       TakeName(gemm->result(), std::move(name));
       context.Fused(*f, *gemm, "bias fused");
       ++fused;

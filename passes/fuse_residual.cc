@@ -37,7 +37,7 @@ absl::StatusOr<PassResult> FuseResidual(Module& module, PassContext& context) {
       gemm->AddItem("epilogue", "residual", {{other, nullptr}});
       std::string name = add->result()->name;
       f->ReplaceUses(add->result(), gemm->result());
-      EraseOp(*f, add);
+      f->Erase(add);
       TakeName(gemm->result(), std::move(name));
       context.Fused(*f, *gemm, "residual fused");
       ++fused;

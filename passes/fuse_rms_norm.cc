@@ -39,7 +39,7 @@ absl::StatusOr<PassResult> FuseRmsNorm(Module& module, PassContext& context) {
         context.Fused(*f, *gemm, "rms_norm fused");
         ++fused;
       }
-      EraseOp(*f, norm);
+      f->Erase(norm);
       --i;
     }
   }

@@ -63,7 +63,7 @@ absl::StatusOr<PassResult> FuseRopeStore(Module& module, PassContext& context) {
       m.attention->operands[0].value = op->result();
       m.attention->attrs["scale"] = std::numbers::ln2;
       std::string name = m.q->result()->name;
-      for (Op* old : {m.store, m.k, m.q}) EraseOp(*f, old);
+      for (Op* old : {m.store, m.k, m.q}) f->Erase(old);
       TakeName(op->result(), std::move(name));
       context.Fused(*f, *op, "rope and KV store fused");
       ++fused;

@@ -76,7 +76,7 @@ absl::StatusOr<PassResult> FuseSiluMul(Module& module, PassContext& context) {
       m.gemm->result()->type = m.mul->result()->type;
       std::string name = m.mul->result()->name;
       f->ReplaceUses(m.mul->result(), m.gemm->result());
-      for (Op* op : {m.mul, m.silu, m.gate, m.up}) EraseOp(*f, op);
+      for (Op* op : {m.mul, m.silu, m.gate, m.up}) f->Erase(op);
       TakeName(m.gemm->result(), std::move(name));
       context.Fused(*f, *m.gemm, "silu_mul fused");
       ++fused;

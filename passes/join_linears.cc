@@ -54,17 +54,20 @@ absl::Status Join(Module& module, Function& f, const std::vector<Member>& member
                                            {{op->result(), nullptr}, {nullptr, JoinWeights(f, biases)}}, {}, name));
   }
   int64_t from = 0;
+  std::vector<Value*> slices;
   for (const Member& m : members) {
     const int64_t to = from + m.result()->type.cols();
     XJIT_ASSIGN_OR_RETURN(Op * slice, InsertBefore(f, module, at, OpCode::kSlice, {{op->result(), nullptr}},
                                                    {{"from", from}, {"to", to}}, m.result()->name));
     f.ReplaceUses(m.result(), slice->result());
+    slices.push_back(slice->result());
     from = to;
   }
-  for (const Member& m : members) {
-    std::string keep = m.result()->name;
-    if (m.bias != nullptr) EraseOp(f, m.bias);
-    EraseOp(f, m.linear);
+  for (size_t i = 0; i < members.size(); ++i) {
+    std::string name_of_member = members[i].result()->name;
+    if (members[i].bias != nullptr) f.Erase(members[i].bias);
+    f.Erase(members[i].linear);
+    TakeName(slices[i], std::move(name_of_member));
   }
   return absl::OkStatus();
 }

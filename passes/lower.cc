@@ -19,11 +19,14 @@ int64_t PackedColumns(const Weight& weight) {
 
 namespace {
 
-// Tasks of a shared stage for each thread: enough that a thread which was slowed for a moment is relieved by the others, few
-// enough that taking them (10 to 20 ns each) does not show.
+// Tasks of a shared stage for each thread: enough that a thread which was slowed for a moment is relieved by the
+// others, few enough that taking them (10 to 20 ns each) does not show.
 constexpr int kTasksPerThread = 4;
-// A task of a few-row product reads 32 to 256 KiB, 1 to 8 us at 30 GB/s: in a small model's stages taking tasks stays under
-// 2% of the time, in a large one's no thread waits long for the last task.
+// Rows of a task: the program is made for its most rows, and a step of a few dozen must keep all threads busy too. A
+// row takes 0.1 us and more.
+constexpr int64_t kMaxTaskRows = 8;
+// A task of a few-row product reads 32 to 256 KiB, 1 to 8 us at 30 GB/s: in a small model's stages taking tasks stays
+// under 2% of the time, in a large one's no thread waits long for the last task.
 constexpr int64_t kMinTaskBytes = int64_t{32} << 10, kMaxTaskBytes = int64_t{256} << 10;
 
 // Bytes that stages read and write, for barriers: ranges of the arena, and whole other resources.
@@ -62,6 +65,7 @@ class Lowering {
       own_.push_back(own);
     }
     XJIT_RETURN_IF_ERROR(LowerFunction(*step, -1, {}));
+    if (stages_.empty()) return InvalidArgument("module @{}: @step computes nothing", module_.name);
     XJIT_RETURN_IF_ERROR(BindScratch());
     for (auto& add : pending_) add();
     XJIT_RETURN_IF_ERROR(program_->Finish());
@@ -160,7 +164,7 @@ class Lowering {
   // Rows of a shared stage's task when only rows are shared out.
   int64_t RowChunk() const {
     const int64_t tasks = int64_t{context_.threads} * kTasksPerThread;
-    return std::max<int64_t>(1, (rows_ + tasks - 1) / tasks);
+    return std::clamp<int64_t>((rows_ + tasks - 1) / tasks, 1, kMaxTaskRows);
   }
   Stage RowStage(std::string label, const Kernel* kernel, const Value* result, bool replicated) const {
     Stage stage;
@@ -238,6 +242,7 @@ class Lowering {
       for (size_t i = 0; i < f.args.size(); ++i) {
         if (f.args[i]->type.is_step()) continue;
         XJIT_ASSIGN_OR_RETURN(const Place place, PlaceOf(op.operand(i)));
+        if (place.own) return Internal("lower: '%{}' of the repeat is private to threads", op.operand(i)->name);
         args[f.args[i].get()] = place.offset;
       }
       const int64_t carried = args[f.args[0].get()];
@@ -247,6 +252,7 @@ class Lowering {
         const auto outer_args = std::exchange(args_, args);
         XJIT_ASSIGN_OR_RETURN(const Place from, PlaceOf(returned));
         args_ = outer_args;
+        if (from.own) return Internal("lower: @{} returns what is private to threads", f.name);
         if (from.offset != carried) XJIT_RETURN_IF_ERROR(Copy(returned, from, carried, layer));
       }
     }

@@ -53,6 +53,23 @@ int64_t Bytes(const PassContext& context, const Type& type) {
   return (rows * RowStrideBytes(type.elem, type.cols()) + 63) / 64 * 64 + 64;
 }
 
+// No value may be larger than any machine's memory, so that sums of offsets do not overflow.
+absl::Status CheckSizes(const Module& module, const PassContext& context) {
+  const int64_t rows = std::max(context.rows, context.logit_rows);
+  auto check = [rows](const Value& value) {
+    if (!value.type.is_matrix() || RowStrideBytes(value.type.elem, value.type.cols()) <= kMaxArenaBytes / rows)
+      return absl::OkStatus();
+    return InvalidArgument("'%{}' is larger than any memory with {} rows", value.name, rows);
+  };
+  for (const auto& f : module.functions) {
+    for (const auto& arg : f->args) XJIT_RETURN_IF_ERROR(check(*arg));
+    for (const auto& op : f->ops) {
+      for (const auto& result : op->results) XJIT_RETURN_IF_ERROR(check(*result));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Values of one function. `fixed`: where values that the caller placed lie.
 void PlanFunction(Function& f, const PassContext& context, std::map<const Value*, int64_t> fixed, Allocator& shared,
                   Allocator& own) {
@@ -63,6 +80,8 @@ void PlanFunction(Function& f, const PassContext& context, std::map<const Value*
     const Value* value = op.result();
     LiveRange live = LiveRangeOf(f, value);
     const Value* in_place = InPlaceOperand(op);
+    // Only the carried value is the function's own to overwrite: other arguments are read by the next layer too.
+    if (in_place != nullptr && in_place->def == nullptr && in_place != f.args[0].get()) in_place = nullptr;
     if (const auto known = at.find(value); known != at.end()) {
       op.attrs["at"] = known->second;
       continue;
@@ -82,6 +101,7 @@ void PlanFunction(Function& f, const PassContext& context, std::map<const Value*
 }  // namespace
 
 absl::StatusOr<PassResult> PlanMemory(Module& module, PassContext& context) {
+  XJIT_RETURN_IF_ERROR(CheckSizes(module, context));
   Function* step = module.Find("step");
   int64_t state = 0;
   std::map<const Value*, int64_t> outer;
@@ -105,6 +125,15 @@ absl::StatusOr<PassResult> PlanMemory(Module& module, PassContext& context) {
       outer[op->result()] = outer[op->operand(0)];
       XJIT_ASSIGN_OR_RETURN(const auto runs, ParseSchedule(op->Str("schedule")));
       for (const ScheduleRun& run : runs) layer_args[run.function] = places;
+      // Layers use the bytes behind the state: what lives across them, though they do not read it, joins the state.
+      const int at = step->IndexOf(op.get());
+      for (const auto& other : step->ops) {
+        if (other->results.empty() || other->code == OpCode::kSlice || outer.contains(other->result())) continue;
+        const LiveRange live = LiveRangeOf(*step, other->result());
+        if (live.first >= at || live.last <= at) continue;
+        outer[other->result()] = state;
+        state += Bytes(context, other->result()->type);
+      }
     }
   }
   int64_t arena = state, own_arena = 0;

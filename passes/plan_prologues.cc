@@ -17,7 +17,9 @@ constexpr int64_t kPrivateValues = 16384;
 // a barrier.
 constexpr int kPrivateStoreThreads = 4;
 
-bool Private(const PassContext& context, int64_t cols) { return context.rows * cols <= kPrivateValues; }
+bool Private(const PassContext& context, const Type& type, int64_t cols) {
+  return (type.dims[0].symbol == 'L' ? context.logit_rows : context.rows) * cols <= kPrivateValues;
+}
 
 absl::Status PlanGemm(Module& module, Function& f, Op* gemm, PassContext& context) {
   const DType act = ActivationFor(gemm->weight(1)->type.elem, context.target.isa);
@@ -32,7 +34,7 @@ absl::Status PlanGemm(Module& module, Function& f, Op* gemm, PassContext& contex
     prepare->AddItem("prologue", item.name, {gemm->operands[static_cast<size_t>(std::get<int>(item.args[0]))]},
                      {std::get<double>(item.args[1])});
   }
-  const bool is_private = Private(context, x->type.cols());
+  const bool is_private = Private(context, x->type, x->type.cols());
   if (is_private) prepare->attrs["private"] = true;
   Value* prepared = nullptr;
   for (const auto& op : f.ops) {
@@ -84,7 +86,8 @@ absl::StatusOr<PassResult> PlanPrologues(Module& module, PassContext& context) {
         op->attrs["kv"] = std::string(Name(context.kv_dtype));
         op->result()->type.elem = dot && flash ? DType::kBF16 : DType::kF32;
         const int64_t cols = op->operand(0)->type.cols() + 2 * op->operand(1)->type.cols();
-        if (Private(context, cols) && context.target.threads <= kPrivateStoreThreads) op->attrs["private"] = true;
+        if (Private(context, op->operand(0)->type, cols) && context.target.threads <= kPrivateStoreThreads)
+          op->attrs["private"] = true;
         ++changed;
       } else if (op->code == OpCode::kFlashAttention) {
         op->attrs["kv"] = std::string(Name(context.kv_dtype));

@@ -29,6 +29,4 @@ Op* OnlyUser(const Function& f, const Value* value) {
   return uses == 1 ? user : nullptr;
 }
 
-void EraseOp(Function& f, Op* op) { f.Erase(op); }
-
 }  // namespace xjit

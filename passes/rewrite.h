@@ -23,9 +23,6 @@ inline Op* DefOf(const Value* value, OpCode code) {
   return value != nullptr && value->def != nullptr && value->def->code == code ? value->def : nullptr;
 }
 
-// Removes the op; its result's name is free again.
-void EraseOp(Function& f, Op* op);
-
 // Gives `to` the name of `from` (which must be gone or renamed by then): a rewritten value keeps the name people know.
 inline void TakeName(Value* to, std::string name) { to->name = std::move(name); }
 

@@ -11,7 +11,8 @@
 
 namespace xjit {
 
-// Runs one step, whose views are filled with at most program.max_rows() rows. The pool must have program.threads()
+// Runs one step, whose views are filled with at most program.max_rows() rows (exactly as many where its
+// kernels are for few rows). The pool must have program.threads()
 // threads, and Finish() been called.
 // Allocates nothing.
 void Execute(Program& program, WorkerPool& pool);
@@ -22,6 +23,7 @@ class Profile {
   // Allocates for `program`; other programs may not be recorded into it.
   explicit Profile(const Program& program);
   void Clear();
+  const Program& program() const { return program_; }
   int64_t steps() const { return steps_; }
 
   // Times of one thread in one stage, nanoseconds, summed over the steps.

@@ -22,7 +22,7 @@ namespace xjit {
 
 enum class StageMode : uint8_t {
   kShared,      // the grid is cut into tasks that threads share out and steal from each other
-  kReplicated,  // every thread computes the whole grid in one call, into outputs of its own
+  kReplicated,  // every thread computes the whole grid in one call: into outputs of its own, or the same bytes as all others
 };
 enum class GridN : uint8_t { kConst, kItems };                    // n_count, or step->items
 enum class GridM : uint8_t { kOne, kRows, kLogitRows, kMerges };  // 1, step->rows, ->logit_rows, ->merges

@@ -2,12 +2,12 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "codegen/cpu.h"
 #include "codegen/measure.h"
+#include "ir/support/clock.h"
 #include "tools/command.h"
 
 namespace xjit::tools {
@@ -22,10 +22,6 @@ struct BenchFlags {
   int repetitions = 5;
   bool json = false, breakdown = false;
 };
-
-double NowMs() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 struct Series {
   std::vector<double> values;
@@ -366,7 +362,7 @@ Command AddBench(CLI::App& app) {
   sub->add_option("-r,--repetitions", f->repetitions, "of each row")->check(CLI::Range(1, 1000))->capture_default_str();
   sub->add_option("--batch", f->batch, "sequences at a time: 1,4")
       ->delimiter(',')
-      ->check(CLI::Range(1, 256))
+      ->check(CLI::Range(int64_t{1}, Engine::kMaxLogitRows))
       ->capture_default_str();
   sub->add_option("--depth", f->depth, "tokens in the cache before the prompt")->check(count)->capture_default_str();
   sub->add_flag("--breakdown", f->breakdown, "where the time of a decode step goes, by stage and kernel");

@@ -7,8 +7,8 @@
 #include "codegen/attention/attention_ref.h"
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
-#include "codegen/rows/q8_layout.h"
 #include "codegen/rows/rows_ref.h"
+#include "ir/support/q8_layout.h"
 #include "tools/bench_op.h"
 
 namespace xjit::tools {

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "codegen/attention/attention_ref.h"
-#include "codegen/rows/q8_layout.h"
 #include "codegen/rows/rows_ref.h"
+#include "ir/support/q8_layout.h"
 #include "ir/support/ref/norm.h"
 #include "tools/bench_op.h"
 

@@ -1,5 +1,5 @@
 // The shapes that `xjit bench-op` and `xjit kernels` take as flags, and the descriptors they stand for.
-#include "codegen/rows/q8_layout.h"
+#include "ir/support/q8_layout.h"
 #include "ir/verifier.h"
 #include "tools/bench_op.h"
 

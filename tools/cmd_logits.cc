@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "frontend/json.h"
+#include "frontend/output_file.h"
 #include "tools/command.h"
 #include "tools/safetensors_writer.h"
 

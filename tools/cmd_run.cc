@@ -134,7 +134,10 @@ absl::Status Converse(const RunFlags& f, Engine& engine, const text::Tokenizer& 
   if (!f.system.empty()) messages.push_back({{"role", "system"}, {"content", f.system}});
   std::vector<int32_t> held;
   const bool terminal = isatty(STDIN_FILENO) != 0;
-  signal(SIGINT, OnInterrupt);
+  // Without SA_RESTART: at the prompt an interrupt ends the conversation, in an answer the answer.
+  struct sigaction action = {};
+  action.sa_handler = OnInterrupt;
+  sigaction(SIGINT, &action, nullptr);
   std::string line;
   for (;;) {
     if (terminal) {
@@ -174,9 +177,13 @@ absl::Status Run(RunFlags& f) {
   if (!f.prompt_file.empty()) {
     XJIT_ASSIGN_OR_RETURN(f.prompt, ReadFile(f.prompt_file));
   }
+  if (f.app->count("--prompt") + f.app->count("--prompt-file") + f.app->count("--raw-ids") > 1) {
+    return InvalidArgument("give one of --prompt, --prompt-file and --raw-ids");
+  }
   const bool have_prompt = f.app->count("--prompt") > 0 || !f.prompt_file.empty() || raw.has_value();
   if (!have_prompt && !f.chat)
     return InvalidArgument("no prompt (--prompt TEXT, --prompt-file F, or --chat to converse)");
+  if (!have_prompt && f.json) return InvalidArgument("--json needs a prompt: a conversation has no one document");
   f.generate.max_tokens = f.max_tokens;
   f.generate.ignore_eos = f.ignore_eos;
 

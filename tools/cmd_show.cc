@@ -2,6 +2,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "frontend/hf_config.h"
 #include "frontend/model_text.h"
 #include "tools/command.h"
 
@@ -14,20 +15,6 @@ struct ShowFlags {
   std::string model;
   bool tensors = false, json = false;
 };
-
-std::string_view ScalingName(RopeSpec::Scaling scaling) {
-  switch (scaling) {
-    case RopeSpec::Scaling::kLinear:
-      return "linear";
-    case RopeSpec::Scaling::kLlama3:
-      return "llama3";
-    case RopeSpec::Scaling::kYarn:
-      return "yarn";
-    case RopeSpec::Scaling::kNone:
-      break;
-  }
-  return "none";
-}
 
 ordered_json Describe(const Checkpoint& checkpoint, bool tensors) {
   const ModelSpec& s = checkpoint.spec();
@@ -46,18 +33,7 @@ ordered_json Describe(const Checkpoint& checkpoint, bool tensors) {
     bytes += static_cast<int64_t>(t.data.size());
   }
   out["parameters"] = parameters;
-  out["layers"] = s.layers;
-  out["hidden_size"] = s.hidden_size;
-  out["intermediate_size"] = s.intermediate_size;
-  out["heads"] = s.heads;
-  out["kv_heads"] = s.kv_heads;
-  out["head_dim"] = s.head_dim;
-  out["vocab_size"] = s.vocab_size;
-  out["context"] = s.max_positions;
-  out["rope_theta"] = s.rope.theta;
-  out["rope_scaling"] = std::string(ScalingName(s.rope.scaling));
-  out["tied_embeddings"] = s.tie_word_embeddings;
-  if (s.sliding_window > 0) out["sliding_window"] = s.sliding_window;
+  out["config"] = ToHfKeys(s);
   ordered_json dtypes;
   int64_t weight_bytes = 0;
   for (const auto& [name, entry] : types) {
@@ -107,24 +83,28 @@ std::string PlainValue(const ordered_json& value) {
 
 void PrintPlain(const ordered_json& d) {
   for (const auto& [key, value] : d.items()) {
-    if (key == "dtypes") {
+    if (key == "config") {
       for (const auto& [name, entry] : value.items()) {
-        fmt::print("{:<20}{:<8}{} tensors, {}\n", "dtype", name, entry["tensors"].get<int64_t>(),
+        if (name != "arch") fmt::print("{:<28}{}\n", name, PlainValue(entry));
+      }
+    } else if (key == "dtypes") {
+      for (const auto& [name, entry] : value.items()) {
+        fmt::print("{:<28}{:<8}{} tensors, {}\n", "dtype", name, entry["tensors"].get<int64_t>(),
                    Bytes(entry["bytes"].get<double>()));
       }
     } else if (key == "memory") {
-      fmt::print("{:<20}{}\n", "weights", Bytes(value["weight_bytes"].get<double>()));
-      fmt::print("{:<20}{} a token, {} at full context (bf16)\n", "kv cache",
+      fmt::print("{:<28}{}\n", "weights", Bytes(value["weight_bytes"].get<double>()));
+      fmt::print("{:<28}{} a token, {} at full context (bf16)\n", "kv cache",
                  Bytes(value["kv_bytes_per_token_bf16"].get<double>()),
                  Bytes(value["kv_bytes_at_full_context_bf16"].get<double>()));
     } else if (key == "tokenizer") {
-      fmt::print("{:<20}{} tokens, {} of tables, chat template: {}\n", key, value["tokens"].get<int64_t>(),
+      fmt::print("{:<28}{} tokens, {} of tables, chat template: {}\n", key, value["tokens"].get<int64_t>(),
                  Bytes(value["table_bytes"].get<double>()), value["chat_template"].get<bool>() ? "yes" : "no");
     } else if (key == "tensors") {
       for (const auto& t : value)
         fmt::print("{:<8}{:<20}{}\n", t["dtype"].get<std::string>(), t["shape"].dump(), t["name"].get<std::string>());
     } else {
-      fmt::print("{:<20}{}\n", key, PlainValue(value));
+      fmt::print("{:<28}{}\n", key, PlainValue(value));
     }
   }
 }

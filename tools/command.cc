@@ -1,7 +1,5 @@
 #include "tools/command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -116,30 +114,6 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::fclose(file);
   if (error != 0) return FailedPrecondition("{}: {}", path, std::strerror(error));
   return text;
-}
-
-absl::Status WriteFile(const std::string& path, std::string_view bytes) {
-  // Beside its place first, so that a full disk leaves an older file whole.
-  const std::string part = fmt::format("{}.{}.part", path, getpid());
-  std::FILE* file = std::fopen(part.c_str(), "wb");
-  if (file == nullptr) return FailedPrecondition("{}: cannot write: {}", path, std::strerror(errno));
-  const bool wrote = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-  const bool closed = std::fclose(file) == 0;
-  if (!wrote || !closed || std::rename(part.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    std::remove(part.c_str());
-    return FailedPrecondition("{}: cannot write: {}", path, std::strerror(error));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckWritable(const std::string& path) {
-  const std::string part = fmt::format("{}.{}.part", path, getpid());
-  std::FILE* file = std::fopen(part.c_str(), "wb");
-  if (file == nullptr) return FailedPrecondition("{}: cannot write: {}", path, std::strerror(errno));
-  std::fclose(file);
-  std::remove(part.c_str());
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, std::string_view flag) {

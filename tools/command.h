@@ -53,11 +53,6 @@ void Example(CLI::App* app, const std::string& text);
 
 // Reads a whole file; FailedPrecondition with its name where that fails.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
-// Writes a whole file, or nothing: FailedPrecondition with its name.
-absl::Status WriteFile(const std::string& path, std::string_view bytes);
-// Whether a file could be written there; leaves nothing behind. Asked before long work, so that it is not lost.
-absl::Status CheckWritable(const std::string& path);
-
 // "1,2,3" as token ids.
 absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, std::string_view flag);
 

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/command.h"
+#include "frontend/output_file.h"
 
 namespace xjit::tools {
 

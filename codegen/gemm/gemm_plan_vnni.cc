@@ -4,7 +4,7 @@
 
 #include "codegen/gemm/gemm_vnni_tile.h"
 #include "codegen/gemm/pack.h"
-#include "codegen/rows/q8_layout.h"
+#include "ir/support/q8_layout.h"
 
 namespace xjit {
 namespace {

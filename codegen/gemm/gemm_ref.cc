@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "codegen/gemm/pack.h"
-#include "codegen/rows/q8_layout.h"
+#include "ir/support/q8_layout.h"
 #include "ir/support/ref/dequant.h"
 
 namespace xjit {

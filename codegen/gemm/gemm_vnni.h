@@ -73,7 +73,7 @@ class VnniUnpacker {
   Regs::VecList words_, high_;  // if kept: the scales of q4_k and q5_k; a plane of high bits
 };
 
-// A Q8Act row record's arrays (codegen/rows/q8_layout.h), addressed from the row's start and the index of a block.
+// A Q8Act row record's arrays (ir/support/q8_layout.h), addressed from the row's start and the index of a block.
 struct VnniActivations {
   int64_t k = 0;
   int scale() const { return static_cast<int>(k); }

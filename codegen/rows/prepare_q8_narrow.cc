@@ -3,7 +3,7 @@
 #include <cfloat>
 
 #include "codegen/rows/prepare_emitter.h"
-#include "codegen/rows/q8_layout.h"
+#include "ir/support/q8_layout.h"
 
 namespace xjit {
 

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "codegen/rows/q8_layout.h"
 #include "codegen/rows/row_vectors.h"
+#include "ir/support/q8_layout.h"
 
 namespace xjit {
 namespace {

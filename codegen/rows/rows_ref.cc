@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "codegen/rows/q8_layout.h"
+#include "ir/support/q8_layout.h"
 #include "ir/support/ref/eltwise.h"
 #include "ir/support/ref/norm.h"
 

@@ -18,7 +18,7 @@ constexpr std::array<DTypeInfo, kNumDTypes> kInfo = {{
     {"q4_k", 256, 144, true},
     {"q5_k", 256, 176, true},
     {"q6_k", 256, 210, true},
-    {"q8act", 32, 52, false},  // without the row's padding: codegen/rows/q8_layout.h
+    {"q8act", 32, 52, false},  // without the row's padding: ir/support/q8_layout.h
 }};
 
 }  // namespace

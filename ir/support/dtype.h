@@ -22,7 +22,7 @@ enum class DType : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
-  // Activations rounded to int8 in blocks of 32: not a weight encoding; see codegen/rows/q8_layout.h.
+  // Activations rounded to int8 in blocks of 32: not a weight encoding; see ir/support/q8_layout.h.
   kQ8Act,
 };
 inline constexpr int kNumDTypes = static_cast<int>(DType::kQ8Act) + 1;

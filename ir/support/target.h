@@ -27,9 +27,8 @@ std::string IsaList(Isa top);
 struct TargetInfo {
   std::string name = "host";
   Isa isa = Isa::kAvx2;
-  int threads = 1;  // worker threads the program is compiled for
-  int cores = 1;    // physical cores that this process may use
-  int numa_nodes = 1;
+  int threads = 1;               // worker threads the program is compiled for
+  int cores = 1;                 // physical cores that this process may use
   int64_t l1d_bytes = 32 << 10;  // of one core
   int64_t l2_bytes = 1 << 20;    // of one core
   int64_t l3_bytes = 32 << 20;   // of one socket

@@ -1,7 +1,9 @@
 //! Chat templates: Jinja2 as transformers sets it up, over minijinja.
 
+use crate::bounds;
 use crate::failure::{Failure, Kind, Result};
 use crate::python;
+use crate::source;
 use crate::strftime::strftime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
@@ -13,8 +15,8 @@ use std::sync::{Arc, Mutex};
 /// Steps a rendering may take; about one a template instruction and one for 64 bytes made, so this also bounds memory
 /// (640 MB). A dialogue of a thousand messages takes about a hundred thousand.
 const FUEL: u64 = 10_000_000;
-/// The parser descends once for each prefix operator in a row, without a limit of its own.
-const MAX_OPERATOR_RUN: usize = 1000;
+/// A prompt for a million tokens takes a quarter of it.
+const MAX_OUTPUT_BYTES: usize = 16 << 20;
 const NAME: &str = "chat_template";
 
 pub struct ChatTemplate {
@@ -33,64 +35,24 @@ pub struct Request<'a> {
     pub now: i64,
 }
 
-/// `{% generation %}` marks what a trainer counts: it prints nothing. As `{% if true %}` its blank handling stays.
-fn without_generation_marks(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    let mut raw = false;
-    while let Some(at) = rest.find("{#").into_iter().chain(rest.find("{%")).min() {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        let end_mark = if tag.starts_with("{#") { "#}" } else { "%}" };
-        let Some(end) = tag.find(end_mark) else {
-            rest = tag;
-            break;
-        };
-        let (tag, after) = tag.split_at(end + 2);
-        let word = tag[2..end].trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
-        let comment = end_mark == "#}";
-        match word {
-            "generation" if !comment && !raw => out.push_str(&tag.replacen("generation", "if true", 1)),
-            "endgeneration" if !comment && !raw => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            _ => {
-                if !comment && (word == "raw" || word == "endraw") {
-                    raw = word == "raw";
-                }
-                if comment || raw || word == "endraw" {
-                    out.push_str(tag);
-                } else {
-                    // A statement may hold marks in its texts: only its opening is passed over.
-                    out.push_str(&tag[..2]);
-                    rest = &rest[at + 2..];
-                    continue;
-                }
-            }
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    out
+/// What a rendering writes to; refuses more than the limit.
+struct Prompt {
+    bytes: Vec<u8>,
+    full: bool,
 }
 
-/// The most prefix operators (`-`, `+`, `not`) in a row, as far as that can be told without parsing.
-fn longest_operator_run(source: &str) -> usize {
-    let (mut longest, mut run) = (0, 0);
-    let mut rest = source;
-    while let Some(c) = rest.chars().next() {
-        let step = match c {
-            '-' | '+' => 1,
-            'n' if rest.starts_with("not") => 3,
-            _ => 0,
-        };
-        if step > 0 {
-            run += 1;
-            longest = longest.max(run);
-        } else if !c.is_whitespace() {
-            run = 0;
+impl std::io::Write for Prompt {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.len() + bytes.len() > MAX_OUTPUT_BYTES {
+            self.full = true;
+            return Err(std::io::ErrorKind::OutOfMemory.into());
         }
-        rest = &rest[step.max(c.len_utf8())..];
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
     }
-    longest
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 fn print(out: &mut Output, state: &mut State, value: &Value) -> std::result::Result<(), Error> {
@@ -99,7 +61,10 @@ fn print(out: &mut Output, state: &mut State, value: &Value) -> std::result::Res
         ValueKind::Number | ValueKind::Seq | ValueKind::Map if plain && value.as_str().is_none() => {
             out.write_str(&python::to_str(state, value)?).map_err(|_| Error::from(ErrorKind::WriteFailure))
         }
-        _ => escape_formatter(out, state, value),
+        _ => {
+            bounds::check(state, value)?;
+            escape_formatter(out, state, value)
+        }
     }
 }
 
@@ -187,24 +152,25 @@ fn to_value(json: &Json) -> Value {
 impl ChatTemplate {
     /// Compiles `source`.
     pub fn new(source: &str, tokens: Vec<(String, String)>) -> Result<ChatTemplate> {
+        bounds::on_deep_stack(|| ChatTemplate::compile(source, tokens))
+    }
+
+    fn compile(source: &str, tokens: Vec<(String, String)>) -> Result<ChatTemplate> {
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(failure)?;
         env.set_syntax(syntax);
         env.set_debug(true);
         env.set_fuel(Some(FUEL));
         env.set_auto_escape_callback(|_| AutoEscape::None);
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        env.set_unknown_method_callback(bounds::method);
         env.set_formatter(print);
         env.add_filter("tojson", python::tojson);
         env.add_filter("string", |state: &State, value: &Value| match value.is_safe() || value.is_undefined() {
             true => Ok(value.clone()),
             false => python::to_str(state, value).map(Value::from),
         });
-        if longest_operator_run(source) > MAX_OPERATOR_RUN {
-            let message = "chat template: too many operators in a row".to_string();
-            return Err(Failure { kind: Kind::Template, message });
-        }
-        env.add_template_owned(NAME, without_generation_marks(source)).map_err(failure)?;
+        bounds::install(&mut env);
+        env.add_template_owned(NAME, source::prepare(source)?).map_err(failure)?;
         Ok(ChatTemplate { env, tokens })
     }
 
@@ -230,6 +196,10 @@ impl ChatTemplate {
     }
 
     pub fn render(&self, request: &Request) -> Result<String> {
+        bounds::on_deep_stack(|| self.render_here(request))
+    }
+
+    fn render_here(&self, request: &Request) -> Result<String> {
         let raised = Arc::new(Mutex::new(None));
         let mut context: BTreeMap<String, Value> = BTreeMap::new();
         for (name, text) in &self.tokens {
@@ -264,12 +234,17 @@ impl ChatTemplate {
             }
         }
         let template = self.env.get_template(NAME).map_err(failure)?;
-        template.render(Value::from_pairs(context)).map_err(|error| {
-            match raised.lock().ok().and_then(|mut slot| slot.take()) {
-                Some(message) => Failure { kind: Kind::Raised, message },
-                None => failure(error),
-            }
-        })
+        let mut prompt = Prompt { bytes: vec![], full: false };
+        let result = template.render_captured_to(Value::from_pairs(context), &mut prompt).map(|_| ());
+        if prompt.full {
+            let message = format!("chat template: the prompt would have more than {MAX_OUTPUT_BYTES} bytes");
+            return Err(Failure { kind: Kind::Render, message });
+        }
+        result.map_err(|error| match raised.lock().ok().and_then(|mut slot| slot.take()) {
+            Some(message) => Failure { kind: Kind::Raised, message },
+            None => failure(error),
+        })?;
+        String::from_utf8(prompt.bytes).map_err(|e| Failure { kind: Kind::Internal, message: e.to_string() })
     }
 }
 

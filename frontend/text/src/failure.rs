@@ -18,6 +18,17 @@ pub enum Kind {
     Render = 4,
     /// A panic below.
     Internal = 5,
+    /// The machine has no thread to give: `Internal` in the C interface, but no fault of a file that is being read.
+    NoThread = 6,
+}
+
+impl Kind {
+    pub fn status(self) -> i32 {
+        match self {
+            Kind::NoThread => Kind::Internal as i32,
+            kind => kind as i32,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -143,7 +143,7 @@ unsafe fn status(message: *mut Buffer, f: impl FnOnce() -> Result<()>) -> i32 {
         Ok(()) => 0,
         Err(failure) => {
             set_buffer(message, failure.message.into_bytes());
-            failure.kind as i32
+            failure.kind.status()
         }
     }
 }

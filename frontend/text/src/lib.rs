@@ -4,6 +4,7 @@
 //! this crate adds what they lack: GGUF vocabularies, decoding by bytes, and the Python behaviour that templates expect.
 
 mod alloc;
+mod bounds;
 mod chat;
 mod failure;
 mod ffi;
@@ -11,6 +12,7 @@ mod gguf;
 mod model;
 mod pre;
 mod python;
+mod source;
 mod special;
 mod stream;
 mod strftime;

@@ -60,10 +60,10 @@ fn string_repr(out: &mut String, text: &str) {
 }
 
 /// Values nested deeper are refused: templates can build lists of any depth, and ones that hold themselves.
-const MAX_DEPTH: usize = 128;
+pub const MAX_DEPTH: usize = 128;
 
-fn too_deep<T>() -> Result<T, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deep to be printed"))
+pub fn too_deep<T>() -> Result<T, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deep to be printed or compared"))
 }
 
 /// Python's `str(value)`: text as it is, the rest as `repr` has it.
@@ -115,6 +115,7 @@ fn repr(state: &State, out: &mut String, value: &Value, depth: usize) -> Result<
         }
         out.push('}');
     } else {
+        crate::bounds::check(state, value)?;
         out.push_str(&value.to_string());
     }
     Ok(())

@@ -11,44 +11,39 @@ const MAX_SOURCE_BYTES: usize = 1 << 20;
 const MAX_CHAIN: usize = 2000;
 /// The parser's own limit is 150.
 const MAX_BRACKETS: usize = 200;
-/// The filters that operands get; bounds.rs defines them.
+/// The filters that operands get, which bounds.rs defines: to text, as it is, and as a list that is no view of others.
 pub const TEXT_FILTER: &str = "xjit_text";
 pub const CHECK_FILTER: &str = "xjit_check";
+pub const OWN_FILTER: &str = "xjit_own";
+const TEXT_CLOSE: &str = ")|xjit_text";
+const CHECK_CLOSE: &str = ")|xjit_check";
+const OWN_CLOSE: &str = ")|xjit_own";
 
 /// `{% generation %}` marks what a trainer counts: it prints nothing. As `{% if true %}` its blank handling stays.
-pub fn without_generation_marks(source: &str) -> String {
+fn without_generation_marks(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     let mut raw = false;
-    while let Some(at) = rest.find("{#").into_iter().chain(rest.find("{%")).min() {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        let end_mark = if tag.starts_with("{#") { "#}" } else { "%}" };
-        let Some(end) = tag.find(end_mark) else {
-            rest = tag;
-            break;
-        };
-        let (tag, after) = tag.split_at(end + 2);
-        let word = tag[2..end].trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
-        let comment = end_mark == "#}";
-        match word {
-            "generation" if !comment && !raw => out.push_str(&tag.replacen("generation", "if true", 1)),
-            "endgeneration" if !comment && !raw => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            _ => {
-                if !comment && (word == "raw" || word == "endraw") {
-                    raw = word == "raw";
-                }
-                if comment || raw || word == "endraw" {
-                    out.push_str(tag);
-                } else {
-                    // A statement may hold marks in its texts: only its opening is passed over.
-                    out.push_str(&tag[..2]);
-                    rest = &rest[at + 2..];
-                    continue;
-                }
+    while let Some(at) = rest.as_bytes().windows(2).position(|pair| matches!(pair, b"{#" | b"{%")) {
+        let (mark, tag) = rest[at..].split_at(2);
+        out.push_str(&rest[..at]);
+        let find = |names: &[&'static str]| names.iter().find_map(|name| Some((*name, basic_tag(tag, name, true)?)));
+        let mut length = 0;
+        let mut replaced = None;
+        if mark == "{#" {
+            if !raw {
+                length = tag.find("#}").map_or(tag.len(), |end| end + 2);
             }
+        } else if let Some((_, tag_length)) = find(&["raw", "endraw"]).filter(|(name, _)| raw == (*name == "endraw")) {
+            raw = !raw;
+            length = tag_length;
+        } else if let Some((name, tag_length)) = find(&["generation", "endgeneration"]).filter(|_| !raw) {
+            length = tag_length;
+            replaced = Some(tag[..length].replacen(name, if name == "generation" { "if true" } else { "endif" }, 1));
         }
-        rest = after;
+        out.push_str(mark);
+        out.push_str(replaced.as_deref().unwrap_or(&tag[..length]));
+        rest = &tag[length..];
     }
     out.push_str(rest);
     out
@@ -211,6 +206,7 @@ impl Scanner<'_> {
         let mut is_for = false;
         // The next name is a test's: `is` has come, perhaps with `not`.
         let mut test_name = false;
+        let mut not_is_infix = false;
         loop {
             let rest = &self.source[self.at..];
             let rest = rest.trim_start_matches(|c: char| c.is_ascii_whitespace());
@@ -247,19 +243,22 @@ impl Scanner<'_> {
                         is_for = word == "for";
                         self.elifs += usize::from(word == "elif");
                         (Token::Boundary, length)
-                    } else if test_name {
+                    } else if test_name || previous == Some(Token::Access) {
                         (Token::Name, length)
                     } else {
-                        (word_token(word, previous, is_for && open.is_empty()), length)
+                        let not_in = word == "in" && not_is_infix;
+                        let token =
+                            if not_in { Token::In } else { word_token(word, previous, is_for && open.is_empty()) };
+                        // The first one is the loop's own.
+                        is_for &= !(word == "in" && token == Token::Boundary);
+                        (token, length)
                     }
                 }
                 _ => return Err(None),
             };
             self.at += length;
-            if token == Token::In && is_for && open.is_empty() {
-                // The first one is the loop's own.
-                is_for = false;
-            }
+            not_is_infix =
+                token == Token::Boundary && previous.is_some_and(Token::ends_operand) && &rest[..length] == "not";
             test_name = match token {
                 Token::Is => true,
                 Token::Name => test_name && &rest[..length] == "not",
@@ -292,9 +291,9 @@ impl Scanner<'_> {
             if self.elifs > MAX_CHAIN {
                 return self.refuse(begin, &format!("there are more than {MAX_CHAIN} elif"));
             }
-            if token == Token::In && tokens.last().is_some_and(|t| self.source[t.start..t.end] == *"not") {
+            if token == Token::In && previous == Some(Token::Boundary) {
                 // `not in` is one operator.
-                if let Some(not) = tokens.last_mut().filter(|t| t.token == Token::Boundary) {
+                if let Some(not) = tokens.last_mut() {
                     (not.token, not.end) = (Token::In, self.at);
                     continue;
                 }
@@ -349,17 +348,54 @@ impl Scanner<'_> {
             }
             // A sign is an operator where an operand has ended before it.
             let sum = |i: usize| tokens[i].token == Token::Sign && i > side.0 && tokens[i - 1].token.ends_operand();
-            for term in Self::pieces(tokens, side.0, side.1, sum) {
+            let terms = Self::pieces(tokens, side.0, side.1, sum);
+            let adds = terms[1..].iter().any(|term| self.source.as_bytes()[tokens[term.0 - 1].start] == b'+');
+            for term in terms {
                 let operands = Self::pieces(tokens, term.0, term.1, |i| tokens[i].token == Token::Tilde);
+                if adds && operands.len() == 1 && !self.is_literal(tokens, term) {
+                    self.guard(tokens, term, OWN_CLOSE);
+                }
                 for operand in &operands {
                     let text = operand.1 - operand.0 == 1 && tokens[operand.0].token == Token::Text;
                     if operands.len() > 1 && !text {
                         self.guard(tokens, *operand, TEXT_CLOSE);
                     }
-                    self.brackets(tokens, *operand);
+                    let times = |i: usize| tokens[i].token == Token::Operator && self.operator(&tokens[i]) == "*";
+                    let factors = Self::pieces(tokens, operand.0, operand.1, times);
+                    for factor in &factors {
+                        if factors.len() > 1 && !self.is_literal(tokens, *factor) {
+                            self.guard(tokens, *factor, OWN_CLOSE);
+                        }
+                        self.brackets(tokens, *factor);
+                    }
                 }
             }
         }
+    }
+
+    fn operator(&self, span: &Span) -> &str {
+        &self.source[span.start..span.end]
+    }
+
+    /// Where the operand begins that the bracket at `open` follows: names, texts, brackets and what `.` joins to them.
+    fn operand_start(&self, tokens: &[Span], from: usize, open: usize) -> usize {
+        let mut start = open;
+        while start > from {
+            let before = start - 1;
+            start = match tokens[before].token {
+                Token::Close if tokens[before].mate < before => tokens[before].mate,
+                Token::Name | Token::Number | Token::Text => before,
+                Token::Access if tokens[start].token != Token::Open && self.operator(&tokens[before]) == "." => before,
+                _ => break,
+            };
+            // What begins an operand can only have `.` before it.
+            if matches!(tokens[start].token, Token::Name | Token::Number | Token::Text)
+                && !(start > from && self.operator(&tokens[start - 1]) == ".")
+            {
+                break;
+            }
+        }
+        start
     }
 
     fn brackets(&mut self, tokens: &[Span], (from, to): (usize, usize)) {
@@ -378,6 +414,12 @@ impl Scanner<'_> {
                         if single && !self.is_literal(tokens, inner) {
                             self.guard(tokens, inner, CHECK_CLOSE);
                         }
+                        if !single {
+                            // A slice is a view; in brackets twice, for more of the operand may come.
+                            let begin = tokens[self.operand_start(tokens, from, i)].start;
+                            self.opens.push((begin, "(("));
+                            self.closes.push((tokens[mate].end, ")|xjit_own)"));
+                        }
                     }
                     b'{' => {
                         for entry in Self::pieces(tokens, inner.0, inner.1, |i| tokens[i].token == Token::Comma) {
@@ -390,9 +432,8 @@ impl Scanner<'_> {
                     // `loop.changed` compares its arguments with the last ones.
                     b'(' if i > from && &self.source[tokens[i - 1].start..tokens[i - 1].end] == "changed" => {
                         for argument in Self::pieces(tokens, inner.0, inner.1, |i| tokens[i].token == Token::Comma) {
-                            if tokens[argument.0.min(mate)].token != Token::Operator {
-                                self.guard(tokens, argument, CHECK_CLOSE);
-                            }
+                            let spread = usize::from(tokens[argument.0].token == Token::Operator);
+                            self.guard(tokens, (argument.0 + spread, argument.1), CHECK_CLOSE);
                         }
                     }
                     _ => {}
@@ -428,19 +469,18 @@ impl Scanner<'_> {
     }
 }
 
-const TEXT_CLOSE: &str = ")|xjit_text";
-const CHECK_CLOSE: &str = ")|xjit_check";
-
+/// A word is a keyword by its place: where an operand is due it is a variable, whatever its name, but for `not` where a
+/// condition begins.
 fn word_token(word: &str, previous: Option<Token>, in_for: bool) -> Token {
-    if previous == Some(Token::Access) {
-        return Token::Name;
-    }
+    let after_operand = previous.is_some_and(Token::ends_operand);
     match word {
-        "in" if in_for => Token::Boundary,
-        "in" => Token::In,
-        "is" => Token::Is,
-        "and" | "or" | "not" | "if" | "else" | "as" | "import" => Token::Boundary,
-        "recursive" if previous.is_some_and(Token::ends_operand) => Token::Boundary,
+        "not" if matches!(previous, None | Some(Token::Open | Token::Comma | Token::Colon | Token::Boundary)) => {
+            Token::Boundary
+        }
+        "in" if after_operand && in_for => Token::Boundary,
+        "in" if after_operand => Token::In,
+        "is" if after_operand => Token::Is,
+        "and" | "or" | "not" | "if" | "else" | "as" | "import" | "recursive" if after_operand => Token::Boundary,
         _ => Token::Name,
     }
 }
@@ -452,8 +492,7 @@ pub fn prepare(source: &str) -> Result<String> {
         return Err(Failure { kind: Kind::Template, message });
     }
     let source = without_generation_marks(source);
-    let mut scanner =
-        Scanner { source: &source, at: 0, balance: 0, elifs: 0, opens: vec![], closes: vec![] };
+    let mut scanner = Scanner { source: &source, at: 0, balance: 0, elifs: 0, opens: vec![], closes: vec![] };
     match scanner.template() {
         Ok(()) => {}
         Err(Some(failure)) => return Err(failure),

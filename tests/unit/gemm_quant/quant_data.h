@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "codegen/rows/q8_layout.h"
 #include "ir/support/dtype.h"
+#include "ir/support/q8_layout.h"
 
 namespace xjit::testing {
 
@@ -65,7 +65,7 @@ inline std::vector<std::byte> RandomWeights(DType type, int64_t rows, int64_t k,
   return bytes;
 }
 
-// A Q8Layout{k} record from x, as codegen/rows/q8_layout.h defines it.
+// A Q8Layout{k} record from x, as ir/support/q8_layout.h defines it.
 inline void QuantizeRow(const float* x, int64_t k, std::byte* out) {
   const Q8Layout layout{k};
   std::memset(out, 0, static_cast<size_t>(layout.row_bytes()));

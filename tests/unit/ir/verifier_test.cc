@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "codegen/rows/q8_layout.h"
+#include "ir/support/q8_layout.h"
 #include "tests/unit/ir/ir_testing.h"
 
 namespace xjit {

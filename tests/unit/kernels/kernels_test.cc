@@ -9,8 +9,8 @@
 
 #include "codegen/cpu.h"
 #include "codegen/kernel_rows.h"
-#include "codegen/rows/q8_layout.h"
 #include "codegen/verify_kernels.h"
+#include "ir/support/q8_layout.h"
 
 namespace xjit {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "codegen/rows/q8_layout.h"
 #include "codegen/rows/rows_ref.h"
+#include "ir/support/q8_layout.h"
 #include "ir/support/ref/norm.h"
 #include "tests/unit/rows/rows_testing.h"
 

@@ -266,6 +266,171 @@ TEST(ChatTemplate, EndlessWorkIsCutOff) {
   }
 }
 
+std::string Repeat(const std::string& text, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += text;
+  return out;
+}
+
+// What becomes of a template: its failure while it is compiled or rendered.
+Error FailureOf(const std::string& source) {
+  const auto t = ChatTemplate::Compile(source, {});
+  if (!t.ok()) return t.error();
+  const auto rendered =
+      t->Render({.messages = R"([{"role":"user","content":"hi"}])", .tools = {}, .kwargs = {}, .now = {}});
+  EXPECT_FALSE(rendered.ok()) << source.substr(0, 200) << "\ngave: " << rendered->substr(0, 200);
+  return rendered.ok() ? Error{} : rendered.error();
+}
+
+std::string Rendered(const std::string& source) {
+  const auto t = ChatTemplate::Compile(source, {});
+  if (!t.ok()) return t.error().message;
+  const auto rendered =
+      t->Render({.messages = R"([{"role":"user","content":"hi"}])", .tools = {}, .kwargs = {}, .now = {}});
+  return rendered.ok() ? *rendered : rendered.error().message;
+}
+
+// Each would be a level of the compiler's recursion.
+TEST(ChatTemplate, LongChainsAreRefusedWithTheirLine) {
+  constexpr int kMany = 30000;
+  for (const char* link :
+       {"1 ** ", "1 ~ ", "1 and ", "0 or ", "1 + ", "1 == ", "not ", "- ", "1 if 0 else ", "1and "}) {
+    const Error error = FailureOf("ok\n{{ " + Repeat(link, kMany) + "1 }}");
+    EXPECT_EQ(error.kind, ErrorKind::kTemplate) << link;
+    EXPECT_THAT(error.message, AllOf(HasSubstr("line 2"), HasSubstr("more than 2000 operators"))) << link;
+  }
+  for (const char* link : {".b", "[0]", "()", "|string", " is true", " if 1"}) {
+    EXPECT_THAT(FailureOf("{{ a" + Repeat(link, kMany) + " }}").message, HasSubstr("more than 2000 operators")) << link;
+  }
+  // What looks like an end in a text is none, and what never ends is refused for its length, too.
+  EXPECT_THAT(FailureOf("{{ " + Repeat("'}}' ~ ", kMany) + "1 }}").message, HasSubstr("more than 2000 operators"));
+  EXPECT_THAT(FailureOf("{{ " + Repeat("1 ~ ", kMany) + "'").message, HasSubstr("more than 2000 operators"));
+  EXPECT_THAT(FailureOf("{% if 0 %}" + Repeat("\n{% elif 0 %}", kMany) + "{% endif %}").message,
+              AllOf(HasSubstr("line 2002"), HasSubstr("more than 2000 elif")));
+  EXPECT_THAT(FailureOf("{{ " + Repeat("[", kMany) + Repeat("]", kMany) + " }}").message, HasSubstr("too deep"));
+  EXPECT_EQ(FailureOf(Repeat("{% if 1 %}", kMany) + Repeat("{% endif %}", kMany)).kind, ErrorKind::kTemplate);
+  EXPECT_THAT(FailureOf(std::string((1 << 20) + 1, 'x')).message, HasSubstr("more than 1048576"));
+  // Just within the limits.
+  EXPECT_EQ(Rendered("{{ " + Repeat("1 ~ ", 2000) + "1 }}"), std::string(2001, '1'));
+  EXPECT_EQ(Rendered("{% if 0 %}" + Repeat("{% elif 0 %}", 2000) + "{% else %}x{% endif %}"), "x");
+  EXPECT_EQ(Rendered("{{ 1" + Repeat(" ** 1", 2000) + " }}"), "1");
+}
+
+TEST(ChatTemplate, ValuesThatHoldThemselvesAreErrors) {
+  const std::string itself = "{% set n = namespace() %}{% set n.x = n %}{% set m = namespace() %}{% set m.x = m %}";
+  for (const char* use : {"{{ n }}",
+                          "{{ n ~ '' }}",
+                          "{{ '' ~ n }}",
+                          "{{ [n] * 2 ~ '' }}",
+                          "{{ [n] | join }}",
+                          "{{ n | pprint }}",
+                          "{{ n | tojson }}",
+                          "{{ n | string }}",
+                          "{{ n | upper }}",
+                          "{{ n | indent }}",
+                          "{{ 'a' | replace('a', n) }}",
+                          "{{ '%s' | format(n) }}",
+                          "{{ '{}'.format(n) }}",
+                          "{{ ''.join([n]) }}",
+                          "{{ n in 'abc' }}",
+                          "{{ n == m }}",
+                          "{{ n < m }}",
+                          "{{ n in [m] }}",
+                          "{{ n not in [m] }}",
+                          "{{ n is eq m }}",
+                          "{{ n is in [m] }}",
+                          "{{ [n] | select('eq', m) | list }}",
+                          "{{ [n, m] | sort }}",
+                          "{{ [n, m] | unique }}",
+                          "{{ [n, m] | max }}",
+                          "{{ [n].count(m) }}",
+                          "{{ [{'a': n}, {'a': m}] | groupby('a') }}",
+                          "{{ [n] | map('pprint') | list }}",
+                          "{{ {n: 1} }}",
+                          "{{ {'a': 1}[n] }}",
+                          "{{ {'a': 1}.get(n) }}",
+                          "{{ raise_exception(n) }}",
+                          "{% for i in [n, m] %}{{ loop.changed(i) }}{% endfor %}",
+                          "{{ [n][:] ~ '' }}",
+                          "{{ ([n] | reverse) ~ '' }}"}) {
+    const Error error = FailureOf(itself + use);
+    EXPECT_EQ(error.kind, ErrorKind::kRender) << use;
+    EXPECT_THAT(error.message, HasSubstr("nested too deep")) << use;
+  }
+  // Keywords are names where an operand is due.
+  for (const std::string name : {"if", "else", "and", "or", "is", "as", "recursive"}) {
+    const std::string set = "{% set " + name + " = namespace() %}{% set " + name + ".x = " + name + " %}";
+    EXPECT_THAT(FailureOf(set + "{{ " + name + " ~ '' }}").message, HasSubstr("nested too deep")) << name;
+    EXPECT_THAT(FailureOf(set + "{{ '' ~ " + name + " }}").message, HasSubstr("nested too deep")) << name;
+  }
+}
+
+// Lists that hold another twice, over sixty levels, and ones that are views of others.
+TEST(ChatTemplate, ValuesThatDoubleAreCutOff) {
+  const std::string tree =
+      "{% set n = namespace(x=[]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}";
+  const std::string straight =
+      "{% set a = [] %}{% set b = [] %}" + Repeat("{% set a = [a, a] %}{% set b = [b, b] %}", 60);
+  for (const std::string& source :
+       {tree + "{{ n.x ~ '' }}", tree + "{{ n.x | pprint }}", tree + "{{ n.x | join }}", tree + "{{ n.x | tojson }}",
+        tree + "{{ n.x | string }}", tree + "{{ n.x }}", tree + "{{ n.x[1:] ~ '' }}", tree + "{{ n.x | reverse }}",
+        straight + "{{ a ~ '' }}", straight + "{{ a == b }}", straight + "{{ a + b ~ '' }}"}) {
+    const Error error = FailureOf(source);
+    EXPECT_EQ(error.kind, ErrorKind::kRender) << source;
+    EXPECT_THAT(error.message, HasSubstr("fuel")) << source;
+  }
+  const auto grow = [](const std::string& step) {
+    return "{% set n = namespace(s=['x']) %}{% for i in range(60) %}{% set n.s = " + step + " %}{% endfor %}{{ n.s }}";
+  };
+  for (const char* step : {"n.s + n.s", "n.s * 2", "n.s | zip(n.s)", "n.s | chain(n.s)", "[n.s ~ n.s]"}) {
+    EXPECT_THAT(FailureOf(grow(step)).message, HasSubstr("fuel")) << step;
+  }
+  EXPECT_EQ(Rendered("{% set n = namespace(s=['x']) %}{% for i in range(99999) %}{% set n.s = n.s[:] %}{% endfor %}"
+                     "{% for i in n.s %}{{ i }}{% endfor %}"),
+            "x");
+  // Dropping a deep value takes stack.
+  EXPECT_THAT(FailureOf("{% set n = namespace(s=[]) %}{% for i in range(99999) %}{% for j in range(99) %}"
+                        "{% set n.s = [n.s] %}{% endfor %}{% endfor %}")
+                  .message,
+              HasSubstr("fuel"));
+}
+
+TEST(ChatTemplate, PromptsHaveALimit) {
+  const std::string row(9999, 'x');
+  EXPECT_THAT(FailureOf("{% for i in range(9999) %}" + row + "{% endfor %}").message,
+              HasSubstr("more than 16777216 bytes"));
+  EXPECT_EQ(Rendered("{% for i in range(500) %}" + row + "{% endfor %}").size(), 500u * 9999u);
+  EXPECT_THAT(FailureOf("{{ 'a' | indent(1000000000000) }}").message, HasSubstr("fuel"));
+}
+
+// Operands are checked by filters put around them: what the operators give stays as Jinja2 has it.
+TEST(ChatTemplate, OperatorsKeepTheirMeaning) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{{ 'a' ~ 2 * 3 ~ 'b' }}", "a6b"},
+      {"{{ -1 ~ 'x' }}", "-1x"},
+      {"{{ 1 - 2 ~ 'x' if 0 else 3 }}", "3"},
+      {"{{ True ~ none ~ 1.0 ~ [1, 'a', none] ~ {'a': 1} }}", "TrueNone1.0[1, 'a', None]{'a': 1}"},
+      {"{{ nothing ~ 'x' }}", "x"},
+      {"{{ 1 is odd ~ 'x' }}", "Truex"},
+      {"{{ 1 < 2 < 3 }}", "True"},
+      {"{{ 'a' not in 'cab' }}", "False"},
+      {"{{ not 'a' ~ 'b' == 'ab' }}", "False"},
+      {"{{ {'a': [1, 2, 3]}['a'][1:][0] }}", "2"},
+      {"{{ {'a': 'xyz'}.a[1:].upper() }}", "YZ"},
+      {"{{ ([1, 2, 3])[1:][:1] }}", "[2]"},
+      {"{{ messages[:1][0].role.upper()[1:] }}", "SER"},
+      {"{{ ([1] + [2]) * 2 }}", "[1, 2, 1, 2]"},
+      {"{{ {'a' ~ 'b': 1}['a' ~ 'b'] }}", "1"},
+      {"{% for x in [1, 2] + [3] if x not in [2] %}{{ x }}{% endfor %}", "13"},
+      {"{% macro f(a, b='x' ~ 'y') %}{{ a ~ b }}{% endmacro %}{{ f(1) ~ f(b=2, a=3) }}", "1xy32"},
+      {"{{ '%}' ~ \"}}'\" }}{# 'a ~ #}{% raw %}{{ a ~ b }}{% endraw %}{{- 3 ~ 4 }}", "%}}}'{{ a ~ b }}34"},
+      {"{{ 'aXbX' | replace('X', 'y', 1) }}{{ 'aXbX' | replace('X', 'y', count=1) }}", "aybXaybX"},
+      {"{{ 'a\nb' | indent(width=3) }}", "a\n   b"},
+      {"{% for x in [1, 1, 2] %}{{ loop.changed(x) ~ ' ' }}{% endfor %}", "True False True "},
+  };
+  for (const auto& [source, expected] : cases) EXPECT_EQ(Rendered(source), expected) << source;
+}
+
 TEST(ChatTemplate, RequestsAreChecked) {
   const auto t = ChatTemplate::Compile("{{ messages | length }}{{ extra }}", {});
   ASSERT_TRUE(t.ok());
@@ -285,6 +450,9 @@ TEST(ChatTemplate, GenerationMarksPrintNothing) {
       {});
   ASSERT_TRUE(t.ok()) << t.error().message;
   EXPECT_EQ(*t->Render({.messages = "[]", .tools = {}, .kwargs = {}, .now = {}}), "abc{% generation %}");
+  EXPECT_EQ(Rendered("{#}#}a{% raw %}{# {% endraw %}{%generation%}b{%+ endgeneration -%} c"), "a{# bc");
+  EXPECT_EQ(FailureOf("{%}").kind, ErrorKind::kTemplate);
+  EXPECT_EQ(FailureOf(Repeat("{% generation ", 70000) + "%}").kind, ErrorKind::kTemplate);
 }
 
 // Conversions of strftime against the C library, in the C locale.
