@@ -48,6 +48,7 @@ Xbyak::Address Emitter::ConstF32(float value) { return ptr[rip + Pool(&value, 4)
 Xbyak::RegRip Emitter::ConstLabel32(uint32_t bits) { return rip + Pool(&bits, 4); }
 
 absl::StatusOr<Kernel> Emitter::Finish(std::string name, CodeArena& arena, int64_t scratch_bytes) {
+  const size_t text_bytes = getSize();
   for (size_t size : {64u, 32u, 4u}) {  // largest first keeps each aligned
     for (auto& c : pool_) {
       if (c->bytes.size() != size) continue;
@@ -68,6 +69,7 @@ absl::StatusOr<Kernel> Emitter::Finish(std::string name, CodeArena& arena, int64
   Kernel kernel;
   kernel.name = std::move(name);
   kernel.code_bytes = getSize();
+  kernel.text_bytes = text_bytes;
   kernel.scratch_bytes = scratch_bytes;
   XJIT_ASSIGN_OR_RETURN(kernel.code, arena.Add({getCode(), getSize()}));
   kernel.fn = reinterpret_cast<KernelFn>(reinterpret_cast<uintptr_t>(kernel.code));

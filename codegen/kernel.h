@@ -23,7 +23,8 @@ struct Kernel {
   std::string name;  // gemm.avx512_vnni.q8act_q4_k_f32.m1n8960k1536.silu_mul
   KernelFn fn = nullptr;
   const uint8_t* code = nullptr;  // nullptr for a kernel that is C++
-  size_t code_bytes = 0;
+  size_t code_bytes = 0;          // of which text_bytes are instructions; constants follow
+  size_t text_bytes = 0;
   int64_t scratch_bytes = 0;  // of each thread, 64-byte aligned, passed in the args
 };
 

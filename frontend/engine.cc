@@ -101,6 +101,11 @@ absl::Status Engine::Init(std::shared_ptr<const Checkpoint> checkpoint, const En
 absl::Status Engine::ChooseContext() {
   constexpr int64_t kMost = int64_t{1} << 30;
   if (options_.context > kMost) return InvalidArgument("--ctx {}: more than {} tokens", options_.context, kMost);
+  if (options_.context > spec().max_positions) {
+    if (!threads_.warning.empty()) threads_.warning += "; ";
+    threads_.warning += fmt::format("a context of {} is more than the {} that the model was trained for",
+                                    options_.context, spec().max_positions);
+  }
   context_ = options_.context > 0 ? options_.context : std::min(spec().max_positions, kMost);
   if (options_.backend == Backend::kInterp || options_.context > 0) return absl::OkStatus();
   // A default context must not promise more memory than there is: half of what weights leave.
@@ -391,7 +396,7 @@ absl::StatusOr<std::string> Engine::KernelAsm(std::string_view kernel, int64_t r
   for (const Kernel* k : kernels_->kernels()) {
     if (k->name == kernel && k->code == nullptr)
       return InvalidArgument("kernel '{}' is C++, it has no emitted code", kernel);
-    if (k->name == kernel) return Disassemble({k->code, k->code_bytes});
+    if (k->name == kernel) return Disassemble({k->code, k->text_bytes});
     known += fmt::format("{}{}", known.empty() ? "" : ", ", k->name);
   }
   return InvalidArgument("no kernel '{}' in this program (it has {})", kernel, known);

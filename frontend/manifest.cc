@@ -100,15 +100,15 @@ absl::Status WriteManifest(const Checkpoint& checkpoint, const std::string& out_
   const fs::path folder = (error ? fs::path(out_path) : out).parent_path();
   const TextSources& texts = checkpoint.texts();
   std::vector<std::string> sources = checkpoint.files();
+  sources.push_back(checkpoint.path());
+  for (const char* name : {"config.json", "model.safetensors.index.json"}) {
+    sources.push_back((fs::path(checkpoint.path()) / name).string());
+  }
   for (const std::string* path :
        {&texts.tokenizer, &texts.tokenizer_config, &texts.generation_config, &texts.chat_template}) {
     if (!path->empty()) sources.push_back(*path);
   }
-  for (const std::string& source : sources) {
-    if (fs::equivalent(source, out_path, error)) {
-      return InvalidArgument("{}: is a file of the checkpoint itself (choose another name)", out_path);
-    }
-  }
+  XJIT_RETURN_IF_ERROR(CheckNotInput(out_path, sources));
 
   nlohmann::ordered_json json;
   if (!checkpoint.spec().name.empty()) json["name"] = checkpoint.spec().name;

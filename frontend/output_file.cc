@@ -46,6 +46,16 @@ absl::Status WriteFile(const std::string& path, std::string_view bytes) {
   return CannotWrite(path, error);
 }
 
+absl::Status CheckNotInput(const std::string& path, const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    std::error_code error;
+    if (fs::equivalent(path, input, error) && !error && fs::is_regular_file(path, error)) {
+      return InvalidArgument("{}: is read by this very command (write to another file)", path);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckWritable(const std::string& path) {
   const Destination to = DestinationOf(path);
   std::FILE* file = std::fopen(to.part.c_str(), to.direct ? "re+" : "we");

@@ -51,8 +51,24 @@ absl::Status RandomWeights::Row(int64_t layer, const Weight& w, int64_t n, std::
   return absl::OkStatus();
 }
 
+// Interpreting on random inputs is for texts of a person's size.
+absl::Status CheckSize(const Function& f) {
+  constexpr int64_t kMostColumns = 1 << 20, kMostValues = int64_t{1} << 32;
+  for (const auto& w : f.weights) {
+    int64_t values = 1;
+    for (const Dim& d : w->type.dims) values = d.size > kMostValues / values ? kMostValues + 1 : values * d.size;
+    if (values > kMostValues) return Unimplemented("@{}: '@{}' is too large to be checked", f.name, w->name);
+  }
+  for (const auto& arg : f.args) {
+    if (arg->type.cols() > kMostColumns)
+      return Unimplemented("@{}: '%{}' is too large to be checked", f.name, arg->name);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed) {
   Observed observed;
+  for (const auto& f : module.functions) XJIT_RETURN_IF_ERROR(CheckSize(*f));
   for (const auto& f : module.functions) {
     InterpKv kv;
     InterpStep step;
@@ -93,8 +109,27 @@ absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed) {
 
 double CheckBound(PassStage stage) { return stage == PassStage::kPlanned ? 0.1 : 1e-4; }
 
-absl::Status CompareObserved(const Observed& want, const Observed& got, double bound) {
+namespace {
+
+// Layers that a function repeats, at least 1.
+int64_t Depth(const Module& module, std::string_view function) {
+  int64_t layers = 1;
+  const Function* f = module.Find(function);
+  if (f == nullptr) return layers;
+  for (const auto& op : f->ops) {
+    if (op->code != OpCode::kRepeat) continue;
+    const auto runs = ParseSchedule(op->Str("schedule"));
+    if (runs.ok() && !runs->empty()) layers += runs->back().last;
+  }
+  return layers;
+}
+
+}  // namespace
+
+absl::Status CompareObserved(const Observed& want, const Observed& got, double layer_bound, const Module* module) {
   for (const auto& [name, results] : want) {
+    const double bound =
+        module == nullptr ? layer_bound : layer_bound * std::sqrt(static_cast<double>(Depth(*module, name)));
     const auto it = got.find(name);
     if (it == got.end() || it->second.size() != results.size())
       return Internal("@{} is gone or gives other results", name);

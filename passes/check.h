@@ -27,12 +27,15 @@ class RandomWeights : public WeightSource {
 using Observed = std::map<std::string, std::vector<TensorData>>;
 absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed);
 
-// The largest difference relative to the root mean square of the expected values that a pass of that stage may make:
-// fused ops reorder nothing but roundings of f32; plans round activations to bf16 (at most 2^-9 of the value) or int8
-// (1/254 of a block's maximum).
+// The largest difference relative to the root mean square of the expected values that a pass of that stage may make in
+// a layer: fused ops reorder nothing but roundings of f32; plans round activations to bf16 (at most 2^-9 of the value)
+// or int8 (1/254 of a block's maximum).
 double CheckBound(PassStage stage);
 
-// Internal error naming the function and the difference where `got` is further from `want` than the bound.
-absl::Status CompareObserved(const Observed& want, const Observed& got, double bound);
+// Internal error naming the function and the difference where `got` is further from `want` than the bound. With a
+// module, the bound of a function that repeats layers grows with the square root of their number: their roundings add
+// up like independent errors.
+absl::Status CompareObserved(const Observed& want, const Observed& got, double layer_bound,
+                             const Module* module = nullptr);
 
 }  // namespace xjit

@@ -150,8 +150,9 @@ class Bench {
   }
 
   void PrintTable() const {
-    fmt::print("{} | {} | {} threads | machine reads {:.1f} GB/s\n\n", engine_.checkpoint().path(),
-               Name(engine_.target().isa), engine_.threads(), ToJson()["machine_read_gb_s"].get<double>());
+    const double machine = ToJson()["machine_read_gb_s"].get<double>();
+    fmt::print("{} | {} | {} threads{}\n\n", engine_.checkpoint().path(), Name(engine_.target().isa), engine_.threads(),
+               machine > 0 ? fmt::format(" | machine reads {:.1f} GB/s", machine) : "");
     fmt::print("| {:>16} | {:>5} | {:>20} | {:>10} | {:>9} | {:>10} |\n", "test", "batch", "t/s", "ms", "GB/s",
                "of machine");
     fmt::print("|{:-<17}:|{:-<6}:|{:-<21}:|{:-<11}:|{:-<10}:|{:-<11}:|\n", "", "", "", "", "", "");

@@ -65,8 +65,12 @@ absl::Status Run(const LogitsFlags& flags) {
     if (continuations.size() != prompts.size())
       return InvalidArgument("{}: greedy_ids: not one list for each prompt", flags.ids);
   }
+  XJIT_ASSIGN_OR_RETURN(std::shared_ptr<const Checkpoint> checkpoint, OpenCheckpoint(flags.model.model));
+  std::vector<std::string> inputs = checkpoint->files();
+  inputs.insert(inputs.end(), {flags.ids, flags.model.model});
+  XJIT_RETURN_IF_ERROR(CheckNotInput(flags.out, inputs));
   XJIT_RETURN_IF_ERROR(CheckWritable(flags.out));
-  XJIT_ASSIGN_OR_RETURN(auto engine, flags.model.Load());
+  XJIT_ASSIGN_OR_RETURN(auto engine, flags.model.Load(std::move(checkpoint), 1));
   const int64_t vocab = engine->spec().vocab_size;
   const int64_t most = engine->max_logit_rows();
   const int64_t chunk = flags.step_by_step ? 1 : std::clamp<int64_t>(flags.chunk > 0 ? flags.chunk : most, 1, most);

@@ -58,7 +58,9 @@ void RegisterSampling(CLI::App* app, RunFlags* f) {
   app->add_option("--frequency-penalty", s.frequency_penalty, "subtracted for each occurrence")
       ->check(CLI::Range(-100.0, 100.0))
       ->capture_default_str();
-  app->add_option("--seed", s.seed, "of the random choices")->capture_default_str();
+  app->add_option("--seed", s.seed, "of the random choices")
+      ->check(CLI::Range(uint64_t{0}, UINT64_MAX - 1))
+      ->capture_default_str();
   app->add_option("--stop", f->generate.stop, "text that ends the answer (repeatable)");
   app->add_flag("--ignore-eos", f->ignore_eos, "do not stop at an end token");
 }
@@ -127,6 +129,19 @@ absl::Status RunOnce(const RunFlags& f, Engine& engine, const text::Tokenizer* t
   return absl::OkStatus();
 }
 
+// The conversation's tokens; the oldest turns are dropped while it leaves no room to answer in the context.
+absl::StatusOr<std::vector<int32_t>> FitChat(const text::Tokenizer& tokenizer, int64_t context,
+                                             ordered_json* messages) {
+  for (;;) {
+    XJIT_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodeChat(tokenizer, *messages));
+    const size_t first = !messages->empty() && (*messages)[0]["role"] == "system" ? 1 : 0;
+    if (static_cast<int64_t>(ids.size()) < context || messages->size() < first + 3) return ids;
+    messages->erase(messages->begin() + static_cast<long>(first), messages->begin() + static_cast<long>(first) + 2);
+    fmt::print(stderr, "xjit: the conversation is longer than the context of {}: its oldest turn is left out\n",
+               context);
+  }
+}
+
 // A conversation on the terminal. What the sequence already holds of the rendered conversation is not fed again.
 absl::Status Converse(const RunFlags& f, Engine& engine, const text::Tokenizer& tokenizer) {
   XJIT_ASSIGN_OR_RETURN(const int seq, engine.NewSequence());
@@ -147,7 +162,7 @@ absl::Status Converse(const RunFlags& f, Engine& engine, const text::Tokenizer& 
     if (!std::getline(std::cin, line)) break;
     if (line.empty()) continue;
     messages.push_back({{"role", "user"}, {"content", line}});
-    XJIT_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, EncodeChat(tokenizer, messages));
+    XJIT_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, FitChat(tokenizer, engine.context(), &messages));
     size_t common = 0;
     while (common < held.size() && common + 1 < ids.size() && held[common] == ids[common]) ++common;
     engine.Truncate(seq, static_cast<int32_t>(common));
@@ -171,18 +186,19 @@ absl::Status Converse(const RunFlags& f, Engine& engine, const text::Tokenizer& 
 
 absl::Status Run(RunFlags& f) {
   std::optional<std::vector<int32_t>> raw;
-  if (!f.raw_ids.empty()) {
+  if (f.app->count("--raw-ids") > 0) {
     XJIT_ASSIGN_OR_RETURN(raw, ParseIds(f.raw_ids, "--raw-ids"));
   }
   if (!f.prompt_file.empty()) {
     XJIT_ASSIGN_OR_RETURN(f.prompt, ReadFile(f.prompt_file));
   }
   if (f.app->count("--prompt") + f.app->count("--prompt-file") + f.app->count("--raw-ids") > 1) {
-    return InvalidArgument("give one of --prompt, --prompt-file and --raw-ids");
+    return InvalidArgument("--prompt, --prompt-file, --raw-ids: give one of them");
   }
   const bool have_prompt = f.app->count("--prompt") > 0 || !f.prompt_file.empty() || raw.has_value();
   if (!have_prompt && !f.chat)
-    return InvalidArgument("no prompt (--prompt TEXT, --prompt-file F, or --chat to converse)");
+    return InvalidArgument(
+        "--prompt: there is none (--prompt TEXT, --prompt-file F, --raw-ids 1,2,3, or --chat to converse)");
   if (!have_prompt && f.json) return InvalidArgument("--json needs a prompt: a conversation has no one document");
   f.generate.max_tokens = f.max_tokens;
   f.generate.ignore_eos = f.ignore_eos;

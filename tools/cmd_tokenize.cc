@@ -15,7 +15,7 @@ struct TokenizeFlags {
 
 absl::Status Run(const TokenizeFlags& f) {
   const bool have_text = f.app->count("--text") > 0;
-  if (have_text != f.ids.empty()) return InvalidArgument("give either --text TEXT or --detokenize 1,2,3");
+  if (have_text != f.ids.empty()) return InvalidArgument("--text TEXT or --detokenize 1,2,3: give one of them");
   OpenOptions open;
   open.require_weights = false;
   XJIT_ASSIGN_OR_RETURN(auto checkpoint, OpenCheckpoint(f.model, open));
@@ -28,6 +28,11 @@ absl::Status Run(const TokenizeFlags& f) {
     return absl::OkStatus();
   }
   XJIT_ASSIGN_OR_RETURN(const auto ids, ParseIds(f.ids, "--detokenize"));
+  for (int32_t id : ids) {
+    if (id < 0 || id >= static_cast<int64_t>(tokenizer->vocab_size())) {
+      return InvalidArgument("--detokenize: token id {} is outside the vocabulary of {}", id, tokenizer->vocab_size());
+    }
+  }
   const std::vector<uint32_t> unsigned_ids(ids.begin(), ids.end());
   auto text = tokenizer->Decode(unsigned_ids, f.no_special);
   if (!text.ok()) return ToStatus(text.error(), "--detokenize");

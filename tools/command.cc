@@ -109,10 +109,12 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::string text;
   char buffer[1 << 16];
   size_t got = 0;
-  while ((got = std::fread(buffer, 1, sizeof buffer, file)) > 0) text.append(buffer, got);
+  constexpr size_t kMostBytes = size_t{256} << 20;  // a text of more was not meant
+  while ((got = std::fread(buffer, 1, sizeof buffer, file)) > 0 && text.size() <= kMostBytes) text.append(buffer, got);
   const int error = std::ferror(file) != 0 ? errno : 0;
   std::fclose(file);
   if (error != 0) return FailedPrecondition("{}: {}", path, std::strerror(error));
+  if (text.size() > kMostBytes) return InvalidArgument("{}: more than {} MiB", path, kMostBytes >> 20);
   return text;
 }
 
@@ -147,7 +149,8 @@ int RunMain(CLI::App& app, const std::vector<Command>& commands, int argc, char*
     for (const Command& command : commands) {
       if (!command.app->parsed()) continue;
       const absl::Status status = command.run();
-      if (!status.ok()) return Report(app, 1, Message(status));
+      // A message that begins with a flag is about how the command was called.
+      if (!status.ok()) return Report(app, Message(status).starts_with("--") ? 2 : 1, Message(status));
       if (std::fflush(stdout) != 0) return Report(app, 1, fmt::format("standard output: {}", std::strerror(errno)));
       return 0;
     }

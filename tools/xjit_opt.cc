@@ -68,7 +68,7 @@ absl::StatusOr<TargetInfo> Target(const OptFlags& flags) {
     XJIT_ASSIGN_OR_RETURN(target.l3_bytes, machine.IntOr("l3_bytes", target.l3_bytes, 1, kMostCache));
   }
   const auto parsed = ParseIsa(isa);
-  if (!parsed.has_value()) return InvalidArgument("isa {}: unknown (known: {})", isa, IsaList(Isa::kAmx));
+  if (!parsed.has_value()) return InvalidArgument("--isa {}: unknown (known: {})", isa, IsaList(Isa::kAmx));
   target.isa = *parsed;
   return target;
 }
@@ -83,7 +83,7 @@ absl::Status Run(const OptFlags& flags) {
     return absl::OkStatus();
   }
   if (flags.file.empty())
-    return InvalidArgument("no file given (xjit-opt FILE.xir --passes=a,b,c; - is standard input)");
+    return InvalidArgument("--passes without a file (xjit-opt FILE.xir --passes=a,b,c; - is standard input)");
   XJIT_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.file == "-" ? "/dev/stdin" : flags.file));
   XJIT_ASSIGN_OR_RETURN(const auto passes, ParsePasses(flags.passes));
   XJIT_ASSIGN_OR_RETURN(auto module, ParseModule(text, flags.file));
@@ -108,7 +108,7 @@ absl::Status Run(const OptFlags& flags) {
     if (!flags.check) return absl::OkStatus();
     XJIT_ASSIGN_OR_RETURN(Observed after, Observe(m, flags.seed));
     XJIT_ASSIGN_OR_RETURN(const PassInfo* pass, FindPass(name));
-    XJIT_RETURN_IF_ERROR(Prefix(CompareObserved(before, after, CheckBound(pass->stage)), name));
+    XJIT_RETURN_IF_ERROR(Prefix(CompareObserved(before, after, CheckBound(pass->stage), &m), name));
     before = std::move(after);
     return absl::OkStatus();
   };

@@ -293,7 +293,7 @@ TEST(Manifest, WriteErrors) {
   EXPECT_THAT(std::string(Message(WriteManifest(*checkpoint, folder.path()))),
               HasSubstr("cannot write: Is a directory"));
   EXPECT_THAT(std::string(Message(WriteManifest(*checkpoint, source))),
-              HasSubstr("is a file of the checkpoint itself"));
+              HasSubstr("is read by this very command"));
   EXPECT_EQ(std::filesystem::file_size(source), TinyGgufModel().File().size());
   EXPECT_THAT(std::string(Message(WriteManifest(*checkpoint, "/dev/full"))), HasSubstr("No space left on device"));
 }

@@ -83,13 +83,13 @@ TEST(Graph, AddItemAppendsOperands) {
   Operand bias{nullptr, f.AddWeight("b", Vector(8))}, gain{nullptr, f.AddWeight("g", Vector(8))};
   Op op(OpCode::kGemm);
   op.operands = {{x, nullptr}, {nullptr, f.AddWeight("w", Type::Tensor({{8, 0}, {8, 0}}, DType::kF32))}};
+  op.AddItem("epilogue", "bias", {bias});
   op.AddItem("epilogue", "residual", {{x, nullptr}});
-  op.AddItem("epilogue", "bias", {bias}, {}, /*front=*/true);
   op.AddItem("prologue", "rms_norm", {gain}, {1e-6});
   ASSERT_EQ(op.operands.size(), 5u);
-  EXPECT_THAT(op.ChainAttr("epilogue"), ElementsAre(ChainItem{"bias", {3}}, ChainItem{"residual", {2}}));
+  EXPECT_THAT(op.ChainAttr("epilogue"), ElementsAre(ChainItem{"bias", {2}}, ChainItem{"residual", {3}}));
   EXPECT_THAT(op.ChainAttr("prologue"), ElementsAre(ChainItem{"rms_norm", {4, 1e-6}}));
-  EXPECT_EQ(op.operands[3], bias);
+  EXPECT_EQ(op.operands[2], bias);
   EXPECT_EQ(op.operands[4], gain);
   EXPECT_EQ(op.Item("epilogue", "silu_mul"), nullptr);
   ASSERT_NE(op.Item("epilogue", "residual"), nullptr);
