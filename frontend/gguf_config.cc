@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -221,7 +222,8 @@ absl::StatusOr<ModelSpec> GgufSpec(const GgufFile& gguf, const GgufModelTensors&
     return InvalidArgument("{}: {}: missing", gguf.file(), keys.Key("attention.layer_norm_rms_epsilon"));
   }
   XJIT_ASSIGN_OR_RETURN(const std::optional<double> eps, keys.Number("attention.layer_norm_rms_epsilon", 0, 1));
-  spec.rms_norm_eps = *eps;
+  // The file holds an f32: the shortest decimal that is the same f32 is what its maker wrote.
+  spec.rms_norm_eps = std::strtod(fmt::format("{}", static_cast<float>(*eps)).c_str(), nullptr);
   XJIT_RETURN_IF_ERROR(ReadRope(gguf, keys, spec, spec.rope));
   XJIT_RETURN_IF_ERROR(ReadVocabularySize(gguf, keys, tensors.token_embd, spec));
 

@@ -79,6 +79,9 @@ void PlanFunction(Function& f, const PassContext& context, std::map<const Value*
     if (op.results.empty() || op.code == OpCode::kSlice) continue;
     const Value* value = op.result();
     LiveRange live = LiveRangeOf(f, value);
+    // Threads read it at their own pace where each computes for itself: a value that the next op could write over it
+    // would need a barrier in between.
+    if (f.ops[static_cast<size_t>(live.last)]->Bool("private")) ++live.last;
     const Value* in_place = InPlaceOperand(op);
     // Only the carried value is the function's own to overwrite: other arguments are read by the next layer too.
     if (in_place != nullptr && in_place->def == nullptr && in_place != f.args[0].get()) in_place = nullptr;
