@@ -322,15 +322,15 @@ constexpr Golden kGoldens[] = {
      "adjacent=false bos=1 eos=2 rope=1000000 3 x4 low=1 high=4 orig=32 beta=32/1 attn=-1 mscale=-1/-1 trunc=true "
      "factors="},
     {"gguf_qwen2_q8_0/model.gguf",
-     "qwen2 vocab=320 hidden=96 ffn=192 layers=2 heads=6/2x16 max=256 eps=9.999999974752427e-07 tie=true bias=100 "
+     "qwen2 vocab=320 hidden=96 ffn=192 layers=2 heads=6/2x16 max=256 eps=1e-06 tie=true bias=100 "
      "window=0/0 adjacent=false bos=1 eos=2 rope=1000000 0 x1 low=1 high=4 orig=0 beta=32/1 attn=-1 mscale=-1/-1 "
      "trunc=true factors="},
     {"gguf_llama_q4_k_m/model.gguf",
-     "llama vocab=320 hidden=256 ffn=256 layers=2 heads=4/2x64 max=256 eps=9.999999747378752e-06 tie=false bias=000 "
+     "llama vocab=320 hidden=256 ffn=256 layers=2 heads=4/2x64 max=256 eps=1e-05 tie=false bias=000 "
      "window=0/0 adjacent=true bos=1 eos=2 rope=10000 0 x1 low=1 high=4 orig=0 beta=32/1 attn=-1 mscale=-1/-1 "
      "trunc=true factors="},
     {"gguf_llama_f32/model.gguf",
-     "llama vocab=320 hidden=64 ffn=160 layers=2 heads=4/2x16 max=256 eps=9.999999747378752e-06 tie=false bias=000 "
+     "llama vocab=320 hidden=64 ffn=160 layers=2 heads=4/2x16 max=256 eps=1e-05 tie=false bias=000 "
      "window=0/0 adjacent=true bos=1 eos=2 rope=10000 0 x1 low=1 high=4 orig=0 beta=32/1 attn=-1 mscale=-1/-1 "
      "trunc=true factors="},
 };
