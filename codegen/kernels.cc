@@ -1,5 +1,6 @@
 #include "codegen/kernels.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "codegen/cpu.h"
@@ -161,6 +162,12 @@ absl::StatusOr<const Kernel*> KernelLibrary::GetFrom(std::vector<Cached<Desc>>& 
   absl::StatusOr<Kernel> kernel = Build(desc, row);
   compile_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   if (!kernel.ok()) return kernel.status();
+  // A kernel has one name; descriptors that differ in strides alone are numbered.
+  const std::string name = kernel->name;
+  const auto taken = [this](const std::string& n) {
+    return std::any_of(kernels_.begin(), kernels_.end(), [&n](const Kernel& k) { return k.name == n; });
+  };
+  for (int i = 2; taken(kernel->name); ++i) kernel->name = fmt::format("{}.{}", name, i);
   kernels_.push_back(*std::move(kernel));
   cache.push_back({desc, std::string(row), &kernels_.back()});
   return &kernels_.back();

@@ -330,5 +330,15 @@ TEST(Verify, FindsAMissingEpilogueAndAWrongWindow) {
   EXPECT_TRUE(VerifyKernel(full, **attention).ok());
 }
 
+TEST(KernelLibrary, NamesAreUnique) {
+  KernelLibrary library(TargetOf(Isa::kAvx2));
+  PrepareDesc near = Prepare(DType::kF32, false), far = near;
+  far.ldo_bytes += 64;
+  const auto a = library.Get(near), b = library.Get(far), again = library.Get(near);
+  ASSERT_TRUE(a.ok() && b.ok() && again.ok());
+  EXPECT_EQ((*b)->name, (*a)->name + ".2");
+  EXPECT_EQ(*a, *again);
+}
+
 }  // namespace
 }  // namespace xjit
