@@ -6,13 +6,17 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "frontend/output_file.h"
 
 namespace xjit {
 namespace {
 
+using testing::FloatNear;
 using testing::HasSubstr;
+using testing::Pointwise;
 
 std::string Golden(const std::string& name) { return std::string(XJIT_SHARED_DIR) + "/goldens/" + name; }
 
@@ -123,6 +127,38 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineTest, testing::Values("llama_gqa", "qwen2
                            std::string name = info.param;
                            return name.substr(0, name.find('/'));
                          });
+
+// No golden has a sliding window: the interpreter is the judge of one, with layers of both kinds.
+TEST(Engine, SlidingWindowsAgreeWithTheInterpreter) {
+  namespace fs = std::filesystem;
+  if (!fs::exists(Golden("qwen2"))) GTEST_SKIP() << "no " << Golden("qwen2");
+  const fs::path folder = fs::path(testing::TempDir()) / fmt::format("xjit-window-{}", getpid());
+  fs::create_directories(folder);
+  fs::copy_file(Golden("qwen2") + "/model.safetensors", folder / "model.safetensors");
+  std::ifstream in(Golden("qwen2") + "/config.json");
+  auto config = nlohmann::json::parse(in, nullptr, false);
+  ASSERT_TRUE(config.is_object());
+  config["use_sliding_window"] = true;
+  config["sliding_window"] = 16;
+  config["max_window_layers"] = 1;
+  std::ofstream(folder / "config.json") << config;
+  const std::vector<int32_t> ids = Ids(1, 75);
+  std::vector<std::vector<float>> last;
+  for (const auto& [backend, chunk] : {std::pair{Backend::kInterp, 75}, std::pair{Backend::kJit, 75},
+                                       std::pair{Backend::kJit, 7}, std::pair{Backend::kJit, 1}}) {
+    EngineOptions options;
+    options.backend = backend;
+    options.isa = "avx2";
+    options.kv_dtype = "f32";
+    auto engine = Engine::Load(folder, options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    ASSERT_TRUE((*engine)->Prefill(*(*engine)->NewSequence(), ids, chunk).ok());
+    last.push_back(Row(**engine, 0));
+  }
+  // The goldens' bound for float32 arithmetic.
+  for (size_t run = 1; run < last.size(); ++run) EXPECT_THAT(last[run], Pointwise(FloatNear(2e-3f), last[0])) << run;
+  fs::remove_all(folder);
+}
 
 TEST(OutputFile, WritesThroughLinksAndLeavesDevicesAlone) {
   namespace fs = std::filesystem;
