@@ -1,7 +1,6 @@
 #include "codegen/kernels.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "codegen/cpu.h"
 #include "codegen/gemm/embed.h"
@@ -10,6 +9,7 @@
 #include "codegen/kernel_rows.h"
 #include "codegen/rows/rows_kernels.h"
 #include "codegen/verify_kernels.h"
+#include "ir/support/clock.h"
 
 namespace xjit {
 namespace {
@@ -158,9 +158,9 @@ absl::StatusOr<const Kernel*> KernelLibrary::GetFrom(std::vector<Cached<Desc>>& 
   for (const Cached<Desc>& cached : cache) {
     if (cached.desc == desc && cached.row == row) return cached.kernel;
   }
-  const auto start = std::chrono::steady_clock::now();
+  const double start = NowMs();
   absl::StatusOr<Kernel> kernel = Build(desc, row);
-  compile_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  compile_ms_ += NowMs() - start;
   if (!kernel.ok()) return kernel.status();
   // A kernel has one name; descriptors that differ in strides alone are numbered.
   const std::string name = kernel->name;

@@ -148,12 +148,20 @@ absl::StatusOr<std::vector<WeightNames::Source>> WeightNames::Sources(int64_t la
 CheckpointRows::CheckpointRows(const WeightNames& names)
     : names_(names), inv_freq_(RopeInvFreq(names.checkpoint().spec().rope, names.checkpoint().spec().head_dim)) {}
 
+absl::StatusOr<std::span<const WeightNames::Source>> CheckpointRows::SourcesOf(int64_t layer, const Weight& w) {
+  if (last_.first != layer || last_.second != w.name) {
+    XJIT_ASSIGN_OR_RETURN(sources_, names_.Sources(layer, w));
+    last_ = {layer, w.name};
+  }
+  return std::span<const WeightNames::Source>(sources_);
+}
+
 absl::Status CheckpointRows::Row(int64_t layer, const Weight& w, int64_t n, std::span<float> out) {
   if (IsComputed(w.name)) {
     std::copy_n(inv_freq_.begin(), out.size(), out.begin());
     return absl::OkStatus();
   }
-  XJIT_ASSIGN_OR_RETURN(const auto sources, names_.Sources(layer, w));
+  XJIT_ASSIGN_OR_RETURN(const auto sources, SourcesOf(layer, w));
   const auto parts = w.parts();
   if (w.type.dims.size() == 1) {
     size_t at = 0;

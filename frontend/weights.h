@@ -56,8 +56,13 @@ class CheckpointRows : public WeightSource {
   absl::Status Row(int64_t layer, const Weight& w, int64_t n, std::span<float> out) override;
 
  private:
+  // Rows of one weight are asked for one after the other: its sources are looked up once.
+  absl::StatusOr<std::span<const WeightNames::Source>> SourcesOf(int64_t layer, const Weight& w);
+
   const WeightNames& names_;
   std::vector<float> inv_freq_;
+  std::pair<int64_t, std::string> last_{-2, ""};  // layer and name that `sources_` are of
+  std::vector<WeightNames::Source> sources_;
 };
 
 // All weights of a fused module, packed into one buffer by all threads of the pool; a tensor's source pages are given

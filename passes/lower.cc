@@ -115,6 +115,7 @@ class Lowering {
   // The arena bytes behind a value (of a view: its root's, which is what is written).
   void AddSpan(const Value* value, std::vector<Span>* spans) {
     auto place = PlaceOf(ViewRoot(value));
+    if (!place.ok()) span_status_.Update(place.status());
     if (place.ok() && !place->own) spans->push_back({Span::Space::kArena, place->offset, place->offset + place->bytes});
   }
 
@@ -184,7 +185,10 @@ class Lowering {
   absl::Status LowerFunction(const Function& function, int64_t layer, std::map<const Value*, int64_t> args) {
     const int64_t outer_layer = std::exchange(layer_, layer);
     const auto outer_args = std::exchange(args_, std::move(args));
-    for (const auto& op : function.ops) XJIT_RETURN_IF_ERROR(AtOp(*op, LowerOp(*op)));
+    for (const auto& op : function.ops) {
+      XJIT_RETURN_IF_ERROR(AtOp(*op, LowerOp(*op)));
+      XJIT_RETURN_IF_ERROR(AtOp(*op, span_status_));
+    }
     layer_ = outer_layer;
     args_ = outer_args;
     return absl::OkStatus();
@@ -551,6 +555,7 @@ class Lowering {
   std::map<const Value*, int64_t> args_;  // arguments of the function being lowered -> arena offset
   std::vector<Stage> stages_;
   std::vector<std::function<void()>> pending_;
+  absl::Status span_status_;                   // of the first span that could not be placed
   std::vector<Span> shared_writes_, touched_;  // since the last barrier
 };
 

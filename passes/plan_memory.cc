@@ -101,57 +101,59 @@ void PlanFunction(Function& f, const PassContext& context, std::map<const Value*
   }
 }
 
+// What lies in front of every function's own bytes: what @step hands to layers, and what lives across them.
+struct State {
+  int64_t bytes = 0;
+  std::map<const Value*, int64_t> values;                              // of @step
+  std::map<std::string, std::vector<int64_t>, std::less<>> arguments;  // of a layer function; -1: the step
+};
+
+absl::Status PlaceRepeat(const Function& step, const Op& repeat, const PassContext& context, State* state) {
+  auto place = [&](const Value* value) {
+    const auto [it, added] = state->values.try_emplace(value, state->bytes);
+    if (added) state->bytes += Bytes(context, value->type);
+    return it->second;
+  };
+  // The carried value first, then the other arguments.
+  std::vector<int64_t> places;
+  for (const Operand& o : repeat.operands) places.push_back(o.value->type.is_step() ? -1 : place(o.value));
+  state->values[repeat.result()] = places[0];
+  XJIT_ASSIGN_OR_RETURN(const auto runs, ParseSchedule(repeat.Str("schedule")));
+  for (const ScheduleRun& run : runs) state->arguments[run.function] = places;
+  // Layers use the bytes behind the state: what lives across them, though they do not read it, joins the state.
+  const int at = step.IndexOf(&repeat);
+  for (const auto& op : step.ops) {
+    if (op->results.empty() || op->code == OpCode::kSlice) continue;
+    const LiveRange live = LiveRangeOf(step, op->result());
+    if (live.first < at && live.last > at) place(op->result());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<PassResult> PlanMemory(Module& module, PassContext& context) {
   XJIT_RETURN_IF_ERROR(CheckSizes(module, context));
-  Function* step = module.Find("step");
-  int64_t state = 0;
-  std::map<const Value*, int64_t> outer;
-  std::map<std::string, std::vector<int64_t>, std::less<>> layer_args;
+  const Function* step = module.Find("step");
+  State state;
   if (step != nullptr) {
-    // What crosses layers lies in front: the carried value first, then the other arguments.
-    for (auto& op : step->ops) {
-      if (op->code != OpCode::kRepeat) continue;
-      std::vector<int64_t> places;
-      for (const Operand& o : op->operands) {
-        if (o.value->type.is_step()) {
-          places.push_back(-1);
-        } else {
-          if (!outer.contains(o.value)) {
-            outer[o.value] = state;
-            state += Bytes(context, o.value->type);
-          }
-          places.push_back(outer[o.value]);
-        }
-      }
-      outer[op->result()] = outer[op->operand(0)];
-      XJIT_ASSIGN_OR_RETURN(const auto runs, ParseSchedule(op->Str("schedule")));
-      for (const ScheduleRun& run : runs) layer_args[run.function] = places;
-      // Layers use the bytes behind the state: what lives across them, though they do not read it, joins the state.
-      const int at = step->IndexOf(op.get());
-      for (const auto& other : step->ops) {
-        if (other->results.empty() || other->code == OpCode::kSlice || outer.contains(other->result())) continue;
-        const LiveRange live = LiveRangeOf(*step, other->result());
-        if (live.first >= at || live.last <= at) continue;
-        outer[other->result()] = state;
-        state += Bytes(context, other->result()->type);
-      }
+    for (const auto& op : step->ops) {
+      if (op->code == OpCode::kRepeat) XJIT_RETURN_IF_ERROR(PlaceRepeat(*step, *op, context, &state));
     }
   }
-  int64_t arena = state, own_arena = 0;
+  int64_t arena = state.bytes, own_arena = 0;
   for (auto& f : module.functions) {
-    Allocator shared(state), own(0);
+    Allocator shared(state.bytes), own(0);
     std::map<const Value*, int64_t> fixed;
     if (f.get() == step) {
-      fixed = outer;
+      fixed = state.values;
     } else {
-      const auto places = layer_args.find(f->name);
+      const auto places = state.arguments.find(f->name);
       for (size_t i = 0; i < f->args.size(); ++i) {
         const Value* arg = f->args[i].get();
         if (arg->type.is_step() || !arg->type.is_tensor()) continue;
         const LiveRange live = LiveRangeOf(*f, arg);
-        if (places != layer_args.end() && i < places->second.size()) {
+        if (places != state.arguments.end() && i < places->second.size()) {
           fixed[arg] = places->second[i];
         } else {
           fixed[arg] = shared.Place(Bytes(context, arg->type), {-1, live.last});

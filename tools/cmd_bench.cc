@@ -9,6 +9,7 @@
 #include "codegen/measure.h"
 #include "ir/support/clock.h"
 #include "tools/command.h"
+#include "tools/median.h"
 
 namespace xjit::tools {
 namespace {
@@ -26,12 +27,7 @@ struct BenchFlags {
 struct Series {
   std::vector<double> values;
   void Add(double v) { values.push_back(v); }
-  double median() const {
-    std::vector<double> sorted = values;
-    std::sort(sorted.begin(), sorted.end());
-    const size_t n = sorted.size();
-    return n == 0 ? 0 : n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-  }
+  double median() const { return Median(values); }
   double min() const { return values.empty() ? 0 : *std::min_element(values.begin(), values.end()); }
   double max() const { return values.empty() ? 0 : *std::max_element(values.begin(), values.end()); }
   ordered_json ToJson() const { return {{"median", median()}, {"min", min()}, {"max", max()}}; }
@@ -111,10 +107,6 @@ class Bench {
   }
 
   ordered_json ToJson() const {
-    Series machine;
-    for (const Row& row : rows_) {
-      for (double v : row.machine_gb_s.values) machine.Add(v);
-    }
     const EngineMemory memory = engine_.memory();
     ordered_json out = {{"model", engine_.checkpoint().path()},
                         {"machine", CpuName()},
@@ -129,7 +121,7 @@ class Bench {
                          {{"weight_mb", static_cast<double>(memory.weight_bytes) / 1048576},
                           {"arena_mb", static_cast<double>(memory.arena_bytes) / 1048576},
                           {"code_kb", static_cast<double>(memory.code_bytes) / 1024}}},
-                        {"machine_read_gb_s", machine.median()}};
+                        {"machine_read_gb_s", MachineReadGbS()}};
     out["rows"] = ordered_json::array();
     for (const Row& row : rows_) {
       out["rows"].push_back({{"prompt_tokens", row.prompt},
@@ -150,7 +142,7 @@ class Bench {
   }
 
   void PrintTable() const {
-    const double machine = ToJson()["machine_read_gb_s"].get<double>();
+    const double machine = MachineReadGbS();
     fmt::print("{} | {} | {} threads{}\n\n", engine_.checkpoint().path(), Name(engine_.target().isa), engine_.threads(),
                machine > 0 ? fmt::format(" | machine reads {:.1f} GB/s", machine) : "");
     fmt::print("| {:>16} | {:>5} | {:>20} | {:>10} | {:>9} | {:>10} |\n", "test", "batch", "t/s", "ms", "GB/s",
@@ -183,6 +175,15 @@ class Bench {
   }
 
  private:
+  // The median over all rows; 0 where it was not measured.
+  double MachineReadGbS() const {
+    Series machine;
+    for (const Row& row : rows_) {
+      for (double v : row.machine_gb_s.values) machine.Add(v);
+    }
+    return machine.median();
+  }
+
   // Feeds `count` random tokens to every sequence.
   absl::Status Feed(const std::vector<int>& seqs, int64_t count) {
     for (int seq : seqs) {

@@ -1,12 +1,13 @@
 // xjit bench-op: one kernel on random data: its speed beside what memory and arithmetic of this machine allow, measured
 // in the same run, and its distance from the scalar reference.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "codegen/cpu.h"
+#include "ir/support/clock.h"
 #include "runtime/topology.h"
 #include "tools/bench_op.h"
+#include "tools/median.h"
 
 namespace xjit::tools {
 namespace {
@@ -14,14 +15,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr char kOperations[] = "gemm, attention, rows";
-
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n == 0 ? 0 : n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 // What a read has to pass over so that it comes from memory.
 int64_t MemorySize(const TargetInfo& target) { return std::max<int64_t>(int64_t{256} << 20, 4 * target.l3_bytes); }
@@ -100,9 +93,9 @@ absl::StatusOr<ordered_json> OpBench::Measure(const OpRun& op) {
   XJIT_ASSIGN_OR_RETURN(const ReadBytesFn read, ReadBytesFunction());
   XJIT_ASSIGN_OR_RETURN(const StreamBuffer buffer, StreamBuffer::Create(MemorySize(target())));
   const auto timed = [&](auto&& part) {
-    const double start = Now();
+    const double start = NowMs();
     pool_->Run(part);
-    return Now() - start;
+    return (NowMs() - start) / 1e3;
   };
   const auto read_gb_s = [&] {
     const double seconds = timed([&](int t) {
