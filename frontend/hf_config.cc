@@ -182,8 +182,9 @@ absl::Status ReadSlidingWindow(const JsonObject& config, ModelSpec& spec) {
     }
   }
   if (!use || full >= spec.layers) return absl::OkStatus();
-  spec.sliding_window = window;
-  spec.full_attention_layers = window == 0 ? 0 : full;
+  if (window == 0) return absl::OkStatus();
+  spec.windows.assign(static_cast<size_t>(spec.layers), window);
+  std::fill_n(spec.windows.begin(), full, 0);
   return absl::OkStatus();
 }
 
@@ -275,9 +276,10 @@ nlohmann::ordered_json ToHfKeys(const ModelSpec& spec) {
   out["attention_bias"] = spec.qkv_bias;
   out["mlp_bias"] = spec.mlp_bias;
   if (spec.arch == "qwen2") {
-    out["use_sliding_window"] = spec.sliding_window != 0;
-    out["sliding_window"] = spec.sliding_window;
-    out["max_window_layers"] = spec.sliding_window != 0 ? spec.full_attention_layers : spec.layers;
+    const auto first = std::find_if(spec.windows.begin(), spec.windows.end(), [](int64_t w) { return w != 0; });
+    out["use_sliding_window"] = !spec.windows.empty();
+    out["sliding_window"] = first == spec.windows.end() ? 0 : *first;
+    out["max_window_layers"] = spec.windows.empty() ? spec.layers : first - spec.windows.begin();
   }
   out["bos_token_id"] = spec.bos_ids;
   out["eos_token_id"] = spec.eos_ids;

@@ -140,7 +140,8 @@ absl::StatusOr<std::vector<WeightNames::Source>> WeightNames::Sources(int64_t la
     XJIT_ASSIGN_OR_RETURN(const TensorView* view, checkpoint_.Tensor(TensorNameOf(part.name, layer)));
     const TensorName* t = Find(part.name);
     const ModelSpec& spec = checkpoint_.spec();
-    sources.push_back({view, t != nullptr && t->rope_rows && spec.rope_pairs_adjacent, spec.head_dim});
+    sources.push_back(
+        {view, t != nullptr && (t->flags & TensorName::kRopeRows) != 0 && spec.rope_pairs_adjacent, spec.head_dim});
   }
   return sources;
 }

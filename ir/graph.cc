@@ -41,8 +41,7 @@ std::vector<Weight::Part> Weight::parts() const {
   while (begin <= name.size()) {
     size_t end = name.find_first_of("+|", begin);
     if (end == std::string::npos) end = name.size();
-    const int64_t rows = index < part_rows.size() ? part_rows[index] : (type.dims.empty() ? 0 : type.dims[0].size);
-    list.push_back({name.substr(begin, end - begin), rows});
+    list.push_back({name.substr(begin, end - begin), index < part_rows.size() ? part_rows[index] : type.rows()});
     begin = end + 1;
     ++index;
   }
@@ -95,7 +94,7 @@ Weight* Function::FindWeight(std::string_view weight_name) const {
 
 Weight* Function::AddWeight(std::string_view weight_name, Type type) {
   if (Weight* found = FindWeight(weight_name)) return found;
-  weights.push_back(std::make_unique<Weight>(Weight{std::string(weight_name), std::move(type), {}}));
+  weights.push_back(std::make_unique<Weight>(Weight{std::string(weight_name), std::move(type), {}, {}}));
   return weights.back().get();
 }
 

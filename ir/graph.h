@@ -37,19 +37,22 @@ struct Value {
   Op* def = nullptr;  // nullptr: an argument
 };
 
-// A symbol of the checkpoint as one function uses it; inside a layer function it stands for that layer's own.
+// A symbol of the checkpoint as one function uses it; inside a layer function it stands for that layer's own. What its
+// name may be made of is in ir/weight_rows.h: parts joined by '+' or interleaved by '|', experts stacked by '&', slices
+// in brackets.
 // A joined weight is its parts' rows one after the other; an interleaved one alternates 16 rows of each part.
 struct Weight {
   struct Part {
-    std::string name;
-    int64_t rows = 0;
+    std::string name;  // with its slices and stacked experts
+    int64_t rows = 0;  // of each expert
     bool operator==(const Part&) const = default;
   };
-  std::string name;  // without '@'; joined parts are written "q+k+v", interleaved ones "gate|up"
-  Type type;         // [n, k] for a matrix, [n] for a vector
+  std::string name;  // without '@'
+  Type type;         // [n, k] for a matrix, [n] for a vector, [experts, n, k] for the matrices of experts
   std::vector<Part> parts() const;
   bool interleaved() const { return name.find('|') != std::string::npos; }
-  std::vector<int64_t> part_rows;  // of a joined weight; empty otherwise
+  std::vector<int64_t> part_rows;      // of a joined weight; empty otherwise
+  std::vector<int64_t> stack_experts;  // experts of each stacked symbol; empty where there is one symbol
 };
 
 struct Operand {

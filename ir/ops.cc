@@ -27,9 +27,13 @@ std::string_view KindName(OperandKind kind) {
     case OperandKind::kFloat:
       return "an f32 tensor [rows, columns]";
     case OperandKind::kAct:
-      return "a tensor [rows, columns] of f32, bf16 or q8act";
+      return "a tensor [rows, columns] of f32, bf16, q8act or i8act";
     case OperandKind::kIds:
       return "a tensor [rows] of i32";
+    case OperandKind::kRoutes:
+      return "a tensor [rows, columns] of i32";
+    case OperandKind::kExperts:
+      return "a weight @[experts, n, k]";
     case OperandKind::kStep:
       return "!step";
     case OperandKind::kMatrix:
@@ -47,9 +51,14 @@ bool Fits(const Operand& o, OperandKind kind) {
       return type != nullptr && type->is_matrix() && type->elem == DType::kF32 && type->cols() > 0;
     case OperandKind::kAct:
       return type != nullptr && type->is_matrix() && type->cols() > 0 &&
-             (type->elem == DType::kF32 || type->elem == DType::kBF16 || type->elem == DType::kQ8Act);
+             (type->elem == DType::kF32 || type->elem == DType::kBF16 || type->elem == DType::kQ8Act ||
+              type->elem == DType::kI8Act);
     case OperandKind::kIds:
       return type != nullptr && type->is_tensor() && type->dims.size() == 1 && type->elem == DType::kI32;
+    case OperandKind::kRoutes:
+      return type != nullptr && type->is_matrix() && type->elem == DType::kI32 && type->cols() > 0;
+    case OperandKind::kExperts:
+      return o.weight != nullptr && o.weight->type.is_experts();
     case OperandKind::kStep:
       return type != nullptr && type->is_step();
     case OperandKind::kMatrix:
@@ -114,25 +123,31 @@ const std::vector<AttrSpec>& PlanAttrs() {
   return kAttrs;
 }
 
+size_t ChainOperands(const Op& op) {
+  size_t count = 0;
+  for (const auto& [name, value] : op.attrs) {
+    const auto* chain = std::get_if<Chain>(&value);
+    if (chain == nullptr) continue;
+    for (const ChainItem& item : *chain) {
+      for (const auto& arg : item.args) count += std::holds_alternative<int>(arg) ? 1 : 0;
+    }
+  }
+  return count;
+}
+
 absl::Status CheckOp(const Op& op, const Module* module, std::vector<Type>* types) {
   const OpInfo& info = Info(op.code);
   const size_t fixed = info.operands.size();
-  size_t chain_operands = 0;
-  for (const auto& [name, value] : op.attrs) {
-    if (const auto* chain = std::get_if<Chain>(&value)) {
-      for (const ChainItem& item : *chain) {
-        for (const auto& arg : item.args) chain_operands += std::holds_alternative<int>(arg) ? 1 : 0;
-      }
-    }
-  }
-  if (!info.variadic && op.operands.size() != fixed + chain_operands) {
+  const size_t chain_operands = ChainOperands(op);
+  const size_t given = op.operands.size() - chain_operands;
+  if (!info.variadic && (given > fixed || given + static_cast<size_t>(info.optional) < fixed)) {
     return InvalidArgument("{}: takes {} operands, {} are given", info.name, fixed,
                            op.operands.size() - chain_operands);
   }
   if (info.variadic && op.operands.size() + 1 < fixed) {
     return InvalidArgument("{}: takes at least {} operands, {} are given", info.name, fixed - 1, op.operands.size());
   }
-  for (size_t i = 0; i < fixed && i < op.operands.size() && !info.variadic; ++i) {
+  for (size_t i = 0; i < std::min(fixed, given) && !info.variadic; ++i) {
     if (!Fits(op.operands[i], info.operands[i].kind)) {
       return InvalidArgument("{}: operand '{}' must be {}", info.name, info.operands[i].name,
                              KindName(info.operands[i].kind));

@@ -13,12 +13,14 @@ namespace xjit {
 class EvalContext;
 
 enum class OperandKind : uint8_t {
-  kFloat,   // an f32 tensor [rows, cols]
-  kAct,     // a tensor [rows, cols] of f32, bf16 or q8act
-  kIds,     // i32 [rows]
-  kStep,    // !step
-  kMatrix,  // a weight [n, k], any encoding
-  kVector,  // a weight [n] of f32
+  kFloat,    // an f32 tensor [rows, cols]
+  kAct,      // a tensor [rows, cols] of f32, bf16, q8act or i8act
+  kIds,      // i32 [rows]
+  kRoutes,   // i32 [rows, cols]: experts, slots or offsets
+  kStep,     // !step
+  kMatrix,   // a weight [n, k], any encoding
+  kVector,   // a weight [n] of f32
+  kExperts,  // a weight [experts, n, k], any encoding
 };
 
 enum class Effects : uint8_t { kPure, kReadsKv, kWritesKv };
@@ -49,6 +51,8 @@ struct OpInfo {
   std::vector<OperandSpec> operands;
   // The last operand spec repeats, any number of times (return, repeat); chains may add operands behind the fixed ones.
   bool variadic = false;
+  // So many of the last operands may be absent.
+  int optional = 0;
   std::vector<AttrSpec> attrs;
   std::vector<std::string_view> results;  // default names; empty: no result
   Effects effects = Effects::kPure;
@@ -81,6 +85,9 @@ const std::vector<AttrSpec>& PlanAttrs();
 #define XJIT_OP(code, name) OpInfo Define##code();
 #include "ir/ops.inc"
 #undef XJIT_OP
+
+// How many of the op's last operands belong to items of its chains.
+size_t ChainOperands(const Op& op);
 
 // Verifies an op against the table and infers its result types.
 absl::Status CheckOp(const Op& op, const Module* module, std::vector<Type>* types);

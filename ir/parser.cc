@@ -5,6 +5,7 @@
 
 #include "ir/ops.h"
 #include "ir/text.h"
+#include "ir/weight_rows.h"
 
 namespace xjit {
 namespace {
@@ -33,8 +34,14 @@ class Lexer {
     if (c == '%' || c == '@') {
       Advance();
       token.kind = c == '%' ? Token::Kind::kValue : Token::Kind::kSymbol;
-      // A weight's name joins parts with '+' or '|'.
-      while (at_ < text_.size() && (IsWord(text_[at_]) || (c == '@' && (text_[at_] == '+' || text_[at_] == '|')))) {
+      // A weight's name joins parts and slices them: ir/weight_rows.h.
+      bool slice = false;
+      while (at_ < text_.size()) {
+        const char next = text_[at_];
+        const bool joins = c == '@' && (next == '+' || next == '|' || next == '&');
+        const bool slices = c == '@' && (slice ? next == ':' || next == ',' || next == ']' : next == '[');
+        if (!IsWord(next) && !joins && !slices) break;
+        slice = next == '[' || (slice && next != ']');
         token.text += Advance();
       }
       if (token.text.empty()) token.kind = Token::Kind::kBad, token.text = std::string(1, c);
@@ -69,8 +76,8 @@ class Lexer {
       Advance();
       Advance();
     } else {
-      token.kind =
-          std::string_view("{}()<>[],:=+|").find(c) != std::string_view::npos ? Token::Kind::kPunct : Token::Kind::kBad;
+      token.kind = std::string_view("{}()<>[],:=+|&").find(c) != std::string_view::npos ? Token::Kind::kPunct
+                                                                                        : Token::Kind::kBad;
       token.text = std::string(1, Advance());
     }
     return token;
@@ -190,36 +197,58 @@ class Parser {
     return value;
   }
 
-  // T x 576 x f32, up to '>'. A joined weight's first dimension is a sum: 576+192+192.
-  absl::Status Dims(Type* type, std::vector<int64_t>* part_rows) {
+  // T x 576 x f32, up to '>'. A joined weight's rows are a sum, 576+192+192 or 96|96, and stacked experts are one, 8&1.
+  absl::Status Dims(Type* type, Weight* joined) {
     type->kind = Type::Kind::kTensor;
     for (;;) {
       if (token_.kind == Token::Kind::kNumber) {
         int64_t total = 0;
         std::vector<int64_t> parts;
+        bool stacks = false;
         do {
           const Loc loc = token_.loc;
           XJIT_ASSIGN_OR_RETURN(const int64_t size, Integer());
           if (size <= 0 || size > int64_t{1} << 40) return ErrorAt(loc, "dimension {} is out of range", size);
           parts.push_back(size);
           total += size;
-        } while (part_rows != nullptr && type->dims.empty() && (TakePunct("+") || TakePunct("|")));
-        if (parts.size() > 1) *part_rows = parts;
+          if (joined == nullptr) break;
+          if (parts.size() == 1) stacks = IsPunct("&");
+        } while (stacks ? TakePunct("&") : TakePunct("+") || TakePunct("|"));
+        if (parts.size() > 1) {
+          std::vector<int64_t>& counts = stacks ? joined->stack_experts : joined->part_rows;
+          if (!counts.empty()) return Error("a weight's rows and its experts may be sums, nothing else");
+          counts = std::move(parts);
+        }
         type->dims.push_back({total, 0});
-      } else if (part_rows == nullptr && token_.kind == Token::Kind::kWord &&
-                 (token_.text == "T" || token_.text == "L")) {
+      } else if (joined == nullptr && token_.kind == Token::Kind::kWord && (token_.text == "T" || token_.text == "L")) {
         type->dims.push_back(Dim::Symbol(Take().text[0]));
       } else if (token_.kind == Token::Kind::kWord) {
         const auto elem = ParseDType(token_.text);
         if (!elem.has_value()) return Error("unknown element type or dimension");
         type->elem = *elem;
         Take();
+        if (TakePunct("<")) XJIT_RETURN_IF_ERROR(ParseScales(&type->scales));
         return Expect(">");
       } else {
         return Error("expected a dimension or an element type");
       }
       XJIT_RETURN_IF_ERROR(ExpectWord("x"));
     }
+  }
+
+  // What stands behind an encoding's '<', and the '>' after it: channel, tensor, 128x128, group 128, zeros.
+  absl::Status ParseScales(Scales* scales) {
+    const Loc loc = token_.loc;
+    std::string text;
+    while (token_.kind == Token::Kind::kWord || token_.kind == Token::Kind::kNumber || IsPunct(",")) {
+      text += (text.empty() || IsPunct(",") ? "" : " ") + token_.text;
+      Take();
+    }
+    const auto encoding = ParseEncoding(fmt::format("i8<{}>", text));
+    if (!encoding.has_value())
+      return ErrorAt(loc, "'{}' are no scales (channel, tensor, 128x128, group 128, zeros)", text);
+    *scales = encoding->scales;
+    return Expect(">");
   }
 
   absl::StatusOr<Type> ParseType() {
@@ -246,21 +275,20 @@ class Parser {
       const std::string name = Take().text;
       Weight* weight = function_->FindWeight(name);
       if (TakePunct("<")) {
-        Type type;
-        std::vector<int64_t> part_rows;
-        XJIT_RETURN_IF_ERROR(Dims(&type, &part_rows));
-        if (weight != nullptr && weight->type != type) {
-          return ErrorAt(loc, "'@{}' is {} here but {} before", name, DimsToString(type), DimsToString(weight->type));
+        Weight written{name, {}, {}, {}};
+        XJIT_RETURN_IF_ERROR(Dims(&written.type, &written));
+        if (weight != nullptr && weight->type != written.type) {
+          return ErrorAt(loc, "'@{}' is {} here but {} before", name, DimsToString(written.type),
+                         DimsToString(weight->type));
         }
-        if (weight != nullptr && weight->part_rows != part_rows) {
+        if (weight != nullptr &&
+            (weight->part_rows != written.part_rows || weight->stack_experts != written.stack_experts)) {
           return ErrorAt(loc, "'@{}' has other parts here than before", name);
         }
-        weight = function_->AddWeight(name, type);
-        weight->part_rows = part_rows;
-        if (weight->parts().size() != std::max<size_t>(part_rows.size(), 1)) {
-          return ErrorAt(loc, "'@{}' has {} parts but {} row counts", name, weight->parts().size(),
-                         std::max<size_t>(part_rows.size(), 1));
-        }
+        if (const absl::Status status = CheckWeight(written); !status.ok()) return ErrorAt(loc, "{}", Message(status));
+        weight = function_->AddWeight(name, written.type);
+        weight->part_rows = written.part_rows;
+        weight->stack_experts = written.stack_experts;
       }
       if (weight == nullptr)
         return ErrorAt(loc, "'@{}' has no shape at its first use (write @{}<n x k x type>)", name, name);

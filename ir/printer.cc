@@ -35,16 +35,17 @@ class Printer {
     std::string out = "@" + w.name;
     if (typed.insert(&w).second) {
       out += "<";
-      if (!w.part_rows.empty()) {
-        std::string rows;
-        for (int64_t r : w.part_rows) rows += fmt::format("{}{}", rows.empty() ? "" : w.interleaved() ? "|" : "+", r);
-        Type rest = w.type;
-        rest.dims.erase(rest.dims.begin());
-        out += rows + " x " + DimsToString(rest);
-      } else {
-        out += DimsToString(w.type);
+      for (size_t i = 0; i < w.type.dims.size(); ++i) {
+        const bool experts = i == 0 && w.type.is_experts(),
+                   rows = i + (w.type.dims.size() > 1 ? 2 : 1) == w.type.dims.size();
+        const auto& counts = experts ? w.stack_experts : w.part_rows;
+        if ((experts || rows) && !counts.empty()) {
+          out += fmt::format("{} x ", fmt::join(counts, experts ? "&" : w.interleaved() ? "|" : "+"));
+        } else {
+          out += fmt::format("{} x ", w.type.dims[i].size);
+        }
       }
-      out += ">";
+      out += ToString(w.type.encoding()) + ">";
     }
     return out;
   }
@@ -87,8 +88,7 @@ class Printer {
     }
     if (!op.results.empty()) text += " = ";
     text += Name(op.code);
-    const OpInfo& info = Info(op.code);
-    const size_t shown = info.variadic ? op.operands.size() : std::min(op.operands.size(), info.operands.size());
+    const size_t shown = op.operands.size() - ChainOperands(op);
     for (size_t i = 0; i < shown; ++i) text += (i > 0 ? ", " : " ") + OperandText(op.operands[i]);
     text += AttrsText(op.attrs, &op);
     for (size_t i = 0; i < op.results.size(); ++i) {

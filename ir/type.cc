@@ -8,7 +8,7 @@ std::string DimsToString(const Type& type) {
     text += d.symbolic() ? std::string(1, d.symbol) : fmt::format("{}", d.size);
     text += " x ";
   }
-  text += Name(type.elem);
+  text += ToString(type.encoding());
   return text;
 }
 

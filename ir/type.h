@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/support/dtype.h"
+#include "ir/support/encoding.h"
 #include "ir/support/status.h"
 
 namespace xjit {
@@ -25,15 +26,24 @@ struct Type {
   Kind kind = Kind::kNone;
   DType elem = DType::kF32;
   std::vector<Dim> dims;
+  Scales scales;  // of a weight
 
-  static Type Tensor(std::vector<Dim> dims, DType elem) { return {Kind::kTensor, elem, std::move(dims)}; }
-  static Type Step() { return {Kind::kStep, DType::kF32, {}}; }
+  static Type Tensor(std::vector<Dim> dims, DType elem) { return {Kind::kTensor, elem, std::move(dims), {}}; }
+  static Type Weight(std::vector<Dim> dims, const Encoding& e) {
+    return {Kind::kTensor, e.type, std::move(dims), e.scales};
+  }
+  static Type Step() { return {Kind::kStep, DType::kF32, {}, {}}; }
   // [rows, cols] of f32, the shape of every activation.
   static Type Rows(Dim rows, int64_t cols, DType elem = DType::kF32) { return Tensor({rows, Dim{cols, 0}}, elem); }
 
   bool is_tensor() const { return kind == Kind::kTensor; }
   bool is_step() const { return kind == Kind::kStep; }
   bool is_matrix() const { return is_tensor() && dims.size() == 2; }
+  // [experts, n, k].
+  bool is_experts() const { return is_tensor() && dims.size() == 3; }
+  Encoding encoding() const { return {elem, scales}; }
+  // n of a weight [n, k] or [experts, n, k]; the size of a vector.
+  int64_t rows() const { return dims.empty() ? 0 : dims[dims.size() == 1 ? 0 : dims.size() - 2].size; }
   // The constant last dimension of a tensor of any rank, 0 where there is none.
   int64_t cols() const { return dims.empty() ? 0 : dims.back().size; }
   bool operator==(const Type&) const = default;

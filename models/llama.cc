@@ -40,8 +40,7 @@ Value* Layer(const LayerContext& c) {
 }
 
 absl::StatusOr<std::unique_ptr<Module>> Build(const ModelSpec& spec, const ModelWeights& weights) {
-  return BuildDecoder(spec, weights, Layer,
-                      [&spec](int64_t layer) { return layer < spec.full_attention_layers ? 0 : spec.sliding_window; });
+  return BuildDecoder(spec, weights, Layer, [&spec](int64_t layer) { return spec.window(layer); });
 }
 
 constexpr TensorName kTensors[] = {
@@ -49,12 +48,12 @@ constexpr TensorName kTensors[] = {
     {"final_norm", "model.norm.weight", "output_norm.weight"},
     {"lm_head", "lm_head.weight", "output.weight"},
     {"attn_norm", "model.layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight"},
-    {"q", "model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight", true},
-    {"k", "model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight", true},
+    {"q", "model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight", TensorName::kRopeRows},
+    {"k", "model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight", TensorName::kRopeRows},
     {"v", "model.layers.{}.self_attn.v_proj.weight", "blk.{}.attn_v.weight"},
     {"o", "model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight"},
-    {"q_bias", "model.layers.{}.self_attn.q_proj.bias", "blk.{}.attn_q.bias", true},
-    {"k_bias", "model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias", true},
+    {"q_bias", "model.layers.{}.self_attn.q_proj.bias", "blk.{}.attn_q.bias", TensorName::kRopeRows},
+    {"k_bias", "model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias", TensorName::kRopeRows},
     {"v_bias", "model.layers.{}.self_attn.v_proj.bias", "blk.{}.attn_v.bias"},
     {"o_bias", "model.layers.{}.self_attn.o_proj.bias", "blk.{}.attn_output.bias"},
     {"ffn_norm", "model.layers.{}.post_attention_layernorm.weight", "blk.{}.ffn_norm.weight"},

@@ -28,7 +28,8 @@ double YarnMscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1
 
 }  // namespace
 
-std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim) {
+std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim, int64_t context) {
+  const auto& factors = context > rope.original_max_positions ? rope.long_factors : rope.short_factors;
   const double d = static_cast<double>(head_dim);
   std::vector<float> freq(static_cast<size_t>(head_dim / 2));
   double low = 0, high = 0;
@@ -60,6 +61,9 @@ std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim) {
         f = plain / rope.factor * ramp + plain * (1 - ramp);
         break;
       }
+      case RopeSpec::Scaling::kLongRope:
+        f = plain / factors[i];
+        break;
     }
     if (i < rope.freq_factors.size()) f /= static_cast<double>(rope.freq_factors[i]);
     freq[i] = static_cast<float>(f);

@@ -14,8 +14,11 @@ namespace xjit {
 //   llama3  low frequencies divided by factor, high ones kept, in between interpolated (Llama 3.1's rule)
 //   yarn    a ramp between both by how often a dimension turns in the original context  [Peng et al. 2023,
 //   arXiv:2309.00071]
+//   longrope  divided by short_factors, for a context (tokens that a sequence may have) beyond original_max_positions
+//   by
+//           long_factors, which must have head_dim / 2 entries  [Ding et al. 2024, arXiv:2402.13753]
 // Then divided by freq_factors where the checkpoint has them.
-std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim);
+std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim, int64_t context = 0);
 
 // What cosines and sines are multiplied by: 1, or yarn's attention factor.
 double RopeScale(const RopeSpec& rope);

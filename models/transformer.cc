@@ -6,9 +6,18 @@
 
 namespace xjit {
 
+Encoding LayerContext::Find(std::string_view symbol) const {
+  auto it = encodings.find(symbol.substr(0, symbol.find('[')));
+  if (it == encodings.end()) it = encodings.find("");
+  return it == encodings.end() ? Encoding() : it->second;
+}
+
 Operand LayerContext::M(std::string_view symbol, int64_t n, int64_t k) const {
-  const auto it = encodings.find(symbol);
-  return b.W(symbol, Type::Tensor({{n, 0}, {k, 0}}, it == encodings.end() ? DType::kF32 : it->second));
+  return b.W(symbol, Type::Weight({{n, 0}, {k, 0}}, Find(symbol)));
+}
+
+Operand LayerContext::E(std::string_view symbol, int64_t experts, int64_t n, int64_t k) const {
+  return b.W(symbol, Type::Weight({{experts, 0}, {n, 0}, {k, 0}}, Find(symbol)));
 }
 
 absl::StatusOr<std::unique_ptr<Module>> BuildDecoder(const ModelSpec& spec, const ModelWeights& weights,

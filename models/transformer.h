@@ -21,8 +21,12 @@ struct LayerContext {
   int64_t window;  // of this kind of layer; 0: none
 
   Type Vector(int64_t n) const { return Type::Tensor({{n, 0}}, DType::kF32); }
+  // The checkpoint's encoding of a symbol, whatever slice of it is named.
+  Encoding Find(std::string_view symbol) const;
   // The symbol as a matrix [n, k] in the checkpoint's encoding, or as an f32 vector.
   Operand M(std::string_view symbol, int64_t n, int64_t k) const;
+  // The matrices of experts [experts, n, k].
+  Operand E(std::string_view symbol, int64_t experts, int64_t n, int64_t k) const;
   Operand V(std::string_view symbol, int64_t n) const { return b.W(symbol, Vector(n)); }
 };
 

@@ -14,7 +14,7 @@
 namespace xjit {
 
 // Where the pipeline can stop and print.
-enum class PassStage : uint8_t { kGraph, kFused, kPlanned };
+enum class PassStage : uint8_t { kGraph, kFused, kSharded, kPlanned };
 
 // What a pass may know, and where it reports what it did not do.
 class PassContext {
@@ -23,6 +23,10 @@ class PassContext {
   DType kv_dtype = DType::kBF16;
   int64_t rows = 1;        // most tokens a step of this program has; decides what each thread computes for itself
   int64_t logit_rows = 1;  // most rows of logits
+  int64_t sequences = 1;   // whose tokens the rows are
+  int64_t kv_length = 0;   // tokens a sequence's cache holds, as far as a choice depends on it; 0: unknown
+  int tp = 1;              // ranks that share the model; the module becomes that of `rank`
+  int rank = 0;
 
   // Notes for --explain, in order: "fuse_silu_mul: @layer %f: fused", "...: missed: gate has a second user".
   std::vector<std::string> notes;

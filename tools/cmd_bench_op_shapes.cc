@@ -1,4 +1,5 @@
 // The shapes that `xjit bench-op` and `xjit kernels` take as flags, and the descriptors they stand for.
+#include "codegen/gemm/pack.h"
 #include "ir/support/q8_layout.h"
 #include "ir/verifier.h"
 #include "tools/bench_op.h"
@@ -11,14 +12,10 @@ constexpr int64_t kMostRows = int64_t{1} << 20;
 constexpr int64_t kMostColumns = int64_t{1} << 24;
 constexpr int64_t kMostDepth = int64_t{1} << 20;
 
-bool IsWeight(DType type) {
-  return IsQuantized(type) || type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
-}
-
 std::string WeightNames() {
   std::string names;
   for (int i = 0; i < kNumDTypes; ++i) {
-    if (!IsWeight(static_cast<DType>(i))) continue;
+    if (!HasPanels(static_cast<DType>(i))) continue;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", Name(static_cast<DType>(i)));
   }
   return names;
@@ -43,7 +40,7 @@ absl::StatusOr<GemmDesc> GemmShape::Desc(Isa isa) const {
   }
   if (weights.empty()) return InvalidArgument("gemm: --weights is missing; known are {}", WeightNames());
   const auto w = ParseDType(weights);
-  if (!w.has_value() || !IsWeight(*w)) {
+  if (!w.has_value() || !HasPanels(*w)) {
     return InvalidArgument("gemm: --weights {} is not known; known are {}", weights, WeightNames());
   }
   const int block = Info(*w).block_elems;

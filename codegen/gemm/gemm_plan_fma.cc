@@ -21,8 +21,6 @@ int64_t BlockOf(DType w, int64_t bytes) {
   return std::max(unit, bytes / kRowBytes / unit * unit);
 }
 
-bool IsWeight(DType w) { return w != DType::kI32 && w != DType::kQ8Act; }
-
 // Vector registers of the stream shape: sums, weights on their way, broadcast activations.
 int StreamVectors(const GemmDesc& desc, const FloatOps& ops) {
   return desc.rows * (ops.wide ? 2 : 4) + WeightVectors(ReadAs(desc, ops), ops.wide) + (ops.wide ? 2 : 1);
@@ -65,7 +63,7 @@ void SetFewRowsPrefetch(DType w, const FloatOps& ops, int rows, GemmPlan* plan) 
 
 absl::Status CheckFloatDesc(const GemmDesc& desc, DType a) {
   if (desc.a != a) return Unimplemented("activations are {}, this kernel takes {}", Name(desc.a), Name(a));
-  if (!IsWeight(desc.w)) return InvalidArgument("{} is no weight encoding", Name(desc.w));
+  if (!HasPanels(desc.w)) return Unimplemented("{} weights have no packed layout", Name(desc.w));
   if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
     return InvalidArgument("n = {} is no multiple of {}", desc.n, kPanelColumns);
   }

@@ -19,7 +19,7 @@ absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
     return FailedPrecondition("gemm avx512_vnni: the target has {} only", Name(target.isa));
   }
   if (desc.a != DType::kQ8Act) return Unimplemented("gemm avx512_vnni: activations are {}, not q8act", Name(desc.a));
-  if (!IsQuantized(desc.w))
+  if (!IsQuantized(desc.w) || !HasPanels(desc.w))
     return Unimplemented("gemm avx512_vnni: weights are {}, not a block encoding", Name(desc.w));
   if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
     return InvalidArgument("gemm: n = {} is not a positive multiple of {}", desc.n, kPanelColumns);

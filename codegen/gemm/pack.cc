@@ -132,9 +132,8 @@ void Dispatch(DType encoding, Visit visit) {
       return visit.template operator()<PackBlockQ5_K>();
     case DType::kQ6_K:
       return visit.template operator()<PackBlockQ6_K>();
-    case DType::kI32:
-    case DType::kQ8Act:
-      return;  // not weight encodings
+    default:
+      return;  // no panels: HasPanels() is false
   }
 }
 
@@ -151,6 +150,8 @@ int PackedGroupBytes(DType encoding) {
   Dispatch(encoding, [&]<typename Block>() { bytes = Block::kGroupBytes; });
   return bytes;
 }
+
+bool HasPanels(DType encoding) { return PackedGroupBytes(encoding) > 0; }
 
 int64_t PanelBytes(DType encoding, int64_t k) {
   const int elems = PackedBlockElems(encoding);

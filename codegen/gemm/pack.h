@@ -31,6 +31,9 @@
 
 namespace xjit {
 
+// Whether weights of that encoding have a packed layout; the functions below are for those.
+bool HasPanels(DType encoding);
+
 // Depth of one k block of a panel: 1 (f32, f16), 2 (bf16), 32 or 256.
 int PackedBlockElems(DType encoding);
 // Bytes of one group (16 columns) of one k block.

@@ -22,6 +22,17 @@ enum class DType : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kQ2_K,
+  kQ3_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMxfp4,  // 32 values of FP4 E2M1 and an exponent (OCP Microscaling Formats 1.0)
+  // Elements of encodings whose scales lie outside (ir/support/encoding.h).
+  kI8,
+  kF8E4M3,
+  kI4,
+  // Activations rounded to int8 with one scale a row: not a weight encoding.
+  kI8Act,
   // Activations rounded to int8 in blocks of 32: not a weight encoding; see ir/support/q8_layout.h.
   kQ8Act,
 };

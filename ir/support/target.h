@@ -24,14 +24,29 @@ std::optional<Isa> ParseIsa(std::string_view name);
 // The names of the levels up to `top`, as an error lists them: "avx2, avx512".
 std::string IsaList(Isa top);
 
+// A machine as planners see it: one rank's share of it, and how ranks are joined. A rank is one NUMA node. Figures that
+// nobody measured are 0: a planner then declines what needs them. Read from machine files (frontend/machine_file.h).
 struct TargetInfo {
   std::string name = "host";
   Isa isa = Isa::kAvx2;
-  int threads = 1;               // worker threads the program is compiled for
+  bool amx_fp16 = false;
+  int threads = 1;               // worker threads a rank's program is compiled for
   int cores = 1;                 // physical cores that this process may use
   int64_t l1d_bytes = 32 << 10;  // of one core
   int64_t l2_bytes = 1 << 20;    // of one core
   int64_t l3_bytes = 32 << 20;   // of one socket
+  int sockets = 1;
+  std::vector<int> node_cores;    // cores of each NUMA node; empty: one node of `cores`
+  int64_t node_memory_bytes = 0;  // of one NUMA node
+  double node_read_gb_s = 0;      // reads of all cores of a node from its own memory, 1e9 bytes a second
+  double core_read_gb_s = 0;      // of one core alone
+  double link_gb_s = 0;           // between two nodes, one direction
+  // Of one core with all cores busy: multiply-adds counted as two, by the fastest instruction for inputs of that type.
+  double f32_gflops = 0, bf16_gflops = 0, int8_gops = 0;
+  double barrier_us = 0;     // all threads of a rank
+  double all_reduce_us = 0;  // of a few KB over all ranks
+
+  int nodes() const { return node_cores.empty() ? 1 : static_cast<int>(node_cores.size()); }
   bool operator==(const TargetInfo&) const = default;
 };
 

@@ -12,6 +12,7 @@ namespace {
 using testing::Describe;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::kTinyConfig;
 
 // The tiny config with the keys of `changes` set, or removed where null.
@@ -134,19 +135,17 @@ TEST(HfConfig, Qwen2WindowAndBias) {
   const ModelSpec plain = Spec(R"({"model_type": "qwen2", "sliding_window": 16})");
   EXPECT_TRUE(plain.qkv_bias);
   EXPECT_FALSE(plain.o_bias);
-  EXPECT_EQ(plain.sliding_window, 0);
+  EXPECT_THAT(plain.windows, IsEmpty());
   const ModelSpec window =
       Spec(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 16, "max_window_layers": 1})");
-  EXPECT_EQ(window.sliding_window, 16);
-  EXPECT_EQ(window.full_attention_layers, 1);
+  EXPECT_THAT(window.windows, ElementsAre(0, 16));
   // All layers are below max_window_layers: none has a window.
-  EXPECT_EQ(Spec(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 16})").sliding_window, 0);
+  EXPECT_THAT(Spec(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 16})").windows, IsEmpty());
   const std::string types =
       R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 16, "layer_types": )";
   const ModelSpec named = Spec(types + R"(["full_attention", "sliding_attention"]})");
-  EXPECT_EQ(named.sliding_window, 16);
-  EXPECT_EQ(named.full_attention_layers, 1);
-  EXPECT_EQ(Spec(types + R"(["full_attention", "full_attention"]})").sliding_window, 0);
+  EXPECT_THAT(named.windows, ElementsAre(0, 16));
+  EXPECT_THAT(Spec(types + R"(["full_attention", "full_attention"]})").windows, IsEmpty());
   EXPECT_THAT(Error(types + R"(["sliding_attention", "full_attention"]})", absl::StatusCode::kUnimplemented),
               HasSubstr("c: layer_types[1]: is \"full_attention\""));
   EXPECT_EQ(Error(types + R"(["full_attention"]})"), "c: layer_types: has 1 entries for 2 layers");

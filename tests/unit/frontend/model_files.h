@@ -194,11 +194,11 @@ inline uint64_t Sum(std::span<const std::byte> bytes) {
 inline std::string Describe(const ModelSpec& s) {
   const RopeSpec& r = s.rope;
   return fmt::format(
-      "{} vocab={} hidden={} ffn={} layers={} heads={}/{}x{} max={} eps={} tie={} bias={}{}{} window={}/{} adjacent={} "
+      "{} vocab={} hidden={} ffn={} layers={} heads={}/{}x{} max={} eps={} tie={} bias={}{}{} windows=[{}] adjacent={} "
       "bos={} eos={} rope={} {} x{} low={} high={} orig={} beta={}/{} attn={} mscale={}/{} trunc={} factors={}",
       s.arch, s.vocab_size, s.hidden_size, s.intermediate_size, s.layers, s.heads, s.kv_heads, s.head_dim,
       s.max_positions, s.rms_norm_eps, s.tie_word_embeddings, int{s.qkv_bias}, int{s.o_bias}, int{s.mlp_bias},
-      s.sliding_window, s.full_attention_layers, s.rope_pairs_adjacent, fmt::join(s.bos_ids, ","),
+      fmt::join(s.windows, ","), s.rope_pairs_adjacent, fmt::join(s.bos_ids, ","),
       fmt::join(s.eos_ids, ","), r.theta, static_cast<int>(r.scaling), r.factor, r.low_freq_factor, r.high_freq_factor,
       r.original_max_positions, r.beta_fast, r.beta_slow, r.attention_factor.value_or(-1), r.mscale.value_or(-1),
       r.mscale_all_dim.value_or(-1), r.truncate, fmt::join(r.freq_factors, ","));

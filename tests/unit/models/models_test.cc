@@ -173,14 +173,13 @@ TEST(Llama, LayersOfOneKindShareAFunction) {
 
 TEST(Llama, AWindowOnUpperLayersIsAKindOfItsOwn) {
   ModelSpec spec = Qwen2(4);
-  spec.sliding_window = 16;
-  spec.full_attention_layers = 3;
+  spec.windows = {0, 0, 0, 16};
   const auto module = Build(spec, Weights(spec));
   ASSERT_NE(module, nullptr);
   EXPECT_EQ(Schedule(*module), "@layer:0-2, @layer2:3");
   EXPECT_THAT(PrintFunction(*module->Find("layer")), Not(HasSubstr("window")));
   EXPECT_THAT(PrintFunction(*module->Find("layer2")), HasSubstr("window = 16"));
-  spec.full_attention_layers = 0;
+  spec.windows = {16, 16, 16, 16};
   EXPECT_EQ(Schedule(*Build(spec, Weights(spec))), "@layer:0-3");
 }
 
