@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tests/unit/ir/ir_testing.h"
+#include "tests/unit/ir/random_ops.h"
 
 namespace xjit {
 namespace {
@@ -18,6 +19,7 @@ using ::testing::HasSubstr;
 using testing::Parse;
 using testing::ParseError;
 using testing::RandomGraph;
+using testing::RandomOps;
 using ::testing::StartsWith;
 
 constexpr std::string_view kEveryOp = R"(module @all {isa = "avx2", rows = 2} {
@@ -121,6 +123,65 @@ TEST(Text, RandomModulesRoundTrip) {
     EXPECT_EQ(PrintModule(*again), text);
     EXPECT_EQ(Difference(*module, *again), "");
   }
+}
+
+// Modules of any ops, with any weights and attributes, made from the op table.
+TEST(Text, RandomOpsRoundTrip) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto module = RandomOps(seed).Build();
+    ASSERT_TRUE(VerifyModule(*module).ok()) << VerifyModule(*module) << "\n" << PrintModule(*module);
+    const std::string text = PrintModule(*module);
+    const auto again = Parse(text);
+    ASSERT_NE(again, nullptr);
+    EXPECT_TRUE(VerifyModule(*again).ok()) << VerifyModule(*again);
+    EXPECT_EQ(PrintModule(*again), text);
+    EXPECT_EQ(Difference(*module, *again), "");
+  }
+}
+
+// What random modules must reach, or nothing is known about it.
+TEST(Text, RandomOpsReachEverything) {
+  std::set<std::string> seen;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const auto module = RandomOps(seed).Build();
+    for (const auto& f : module->functions) {
+      for (const auto& w : f->weights) {
+        seen.insert(fmt::format("encoding {}", Name(w->type.elem)));
+        seen.insert(fmt::format("scales {}", static_cast<int>(w->type.scales.kind)));
+        for (char c : std::string_view("+|&[")) {
+          if (w->name.find(c) != std::string::npos) seen.insert(fmt::format("weight {}", c));
+        }
+      }
+      for (const auto& op : f->ops) {
+        seen.insert(fmt::format("op {}", Name(op->code)));
+        const OpInfo& info = Info(op->code);
+        const size_t given = op->operands.size() - ChainOperands(*op);
+        if (info.optional > 0) {
+          seen.insert(fmt::format("{} {} operands", info.name, given == info.operands.size() ? "all" : "fewer"));
+        }
+        for (const std::string_view chain : {"prologue", "epilogue"}) {
+          for (const ChainItem& item : op->ChainAttr(chain)) seen.insert(fmt::format("{} {}", chain, item.name));
+        }
+      }
+    }
+  }
+  std::vector<std::string> wanted = {"weight +", "weight |", "weight ["};
+  for (int i = 0; i <= static_cast<int>(Scales::Kind::kBlock); ++i) wanted.push_back(fmt::format("scales {}", i));
+  for (int i = 0; i < kNumDTypes; ++i) wanted.push_back(fmt::format("encoding {}", Name(static_cast<DType>(i))));
+  for (const ChainItemSpec& item : ChainItems()) wanted.push_back(fmt::format("{} {}", item.chain, item.name));
+  for (int i = 0; i < NumOps(); ++i) {
+    const OpInfo& info = Info(static_cast<OpCode>(i));
+    wanted.push_back(fmt::format("op {}", info.name));
+    for (const OperandSpec& operand : info.operands) {
+      if (operand.kind == OperandKind::kExperts) wanted.push_back("weight &");
+    }
+    if (info.optional > 0) {
+      wanted.push_back(fmt::format("{} all operands", info.name));
+      wanted.push_back(fmt::format("{} fewer operands", info.name));
+    }
+  }
+  for (const std::string& what : wanted) EXPECT_TRUE(seen.contains(what)) << what;
 }
 
 // Random graphs are worth their time only if they reach the ops.
