@@ -105,10 +105,16 @@ std::optional<OpCode> ParseOpCode(std::string_view name) {
 
 const std::vector<ChainItemSpec>& ChainItems() {
   static const std::vector<ChainItemSpec> kItems = {
-      {"prologue", "rms_norm", 1, 1, "(@gain, eps): the operand's rows are normed"},
-      {"epilogue", "bias", 1, 0, "(@b): adds b[n] to column n"},
+      {"prologue", "rms_norm", 1, 1, "(@gain, eps): norms groups of as many columns as the gain has"},
+      {"epilogue", "bias", 1, 0, "(@b): adds b[n] to column n; of experts b[expert, n, 0]"},
       {"epilogue", "silu_mul", 0, 0, "of an interleaved weight `gate|up`: silu(gate) * up, half the columns"},
+      {"epilogue", "gelu_mul", 0, 0, "the same with gelu(gate)"},
+      {"epilogue", "clamped_swiglu", 0, 2, "(limit, alpha): the same as the op of that name"},
+      {"epilogue", "soft_cap", 0, 1, "(cap): cap * tanh(y / cap)"},
+      {"epilogue", "scale", 0, 1, "(by): y * by"},
+      {"epilogue", "combine", 1, 0, "(%weights): a token's slots summed up by weight"},
       {"epilogue", "residual", 1, 0, "(%x): adds x"},
+      {"epilogue", "rms_norm", 1, 1, "(@gain, eps): of all_reduce: the normed result as a second one"},
   };
   return kItems;
 }
