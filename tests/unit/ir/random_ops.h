@@ -32,7 +32,7 @@ class RandomOps {
  private:
   // Few sizes, so that shapes often agree.
   int64_t Size() { return random_.Pick<int64_t>({1, 2, 4, 16, 32, 32, 64, 64}); }
-  Dim Rows() { return Dim::Symbol(kDimSymbols[random_.Below(4) == 0 ? random_.Below(kDimSymbols.size()) : 0]); }
+  Dim Rows() { return Dim::Symbol(kDimSymbols[random_.Below(8) == 0 ? random_.Below(kDimSymbols.size()) : 0]); }
   std::string Symbol() { return fmt::format("{}{}", random_.Pick<std::string>({"w", "blk.q", "v_"}), symbols_++); }
 
   Attr AnyAttr() {
@@ -52,7 +52,7 @@ class RandomOps {
     }
   }
 
-  int64_t Whole() { return random_.Pick<int64_t>({0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 8, 16, 32, 64}); }
+  int64_t Whole() { return random_.Pick<int64_t>({0, 1, 1, 1, 1, 2, 2, 3, 4, 16, 16, 16, 32}); }
   double Float() { return random_.Pick<double>({0.0, 1.0, 0.25, 1e-6, 30.0, 1.702}); }
   // Words that attributes of ops accept.
   std::string Text() {
@@ -206,6 +206,7 @@ class RandomOps {
       op->operands.push_back(AnyOperand(info.operands[std::min(i, info.operands.size() - 1)].kind));
     for (const AttrSpec& spec : info.attrs) {
       if (spec.fallback.has_value() && std::holds_alternative<Chain>(*spec.fallback)) {
+        if (random_.Below(2) == 0) continue;
         for (const ChainItemSpec& item : ChainItems()) {
           if (item.chain != spec.name || random_.Below(4) != 0) continue;
           std::vector<Operand> args;
@@ -237,8 +238,11 @@ class RandomOps {
     arg("x", Type::Rows(Dim::Symbol('T'), 32));
     arg("step", Type::Step());
     arg("ids", Type::Tensor({Dim::Symbol('T')}, DType::kI32));
-    for (int64_t size : {1, 2, 4, 16, 32, 64}) arg("x", Type::Rows(Rows(), size));
+    for (int64_t size : {1, 2, 4, 16, 16, 32, 32, 64}) arg("x", Type::Rows(Rows(), size));
     for (int64_t size : {1, 2}) arg("slots", Type::Rows(Rows(), size, DType::kI32));
+    for (int64_t experts : {1, 2, 4}) {
+      arg("offsets", Type::Tensor({{1, 0}, {experts + 1, 0}}, DType::kI32));
+    }
     for (DType type : {DType::kBF16, DType::kQ8Act, DType::kI8Act}) arg("a", Type::Rows(Rows(), 32, type));
     const size_t count = 8 + random_.Below(24);
     for (size_t i = 0; i < count; ++i) {
