@@ -14,6 +14,7 @@
 #include "ir/ops.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
+#include "ir/weight_rows.h"
 
 namespace xjit::testing {
 
@@ -49,21 +50,18 @@ inline TensorData RandomRows(Random& random, int64_t rows, int64_t cols) {
   return {.rows = rows, .cols = cols, .f = random.Floats(rows * cols), .ids = {}};
 }
 
-// Weights that depend on the symbol, the layer, the row and the column alone; a part of a joined weight has its own.
+// Weights that depend on the symbol, the layer, the expert, the row and the column alone: slices, joins and stacks have
+// the values of what they are made of.
 class HashWeights : public WeightSource {
  public:
   absl::Status Row(int64_t layer, const Weight& w, int64_t n, std::span<float> out) override {
-    const auto parts = w.parts();
-    if (w.type.dims.size() == 1) {
-      size_t at = 0;
-      for (const auto& part : parts) {
-        for (int64_t i = 0; i < part.rows; ++i) out[at++] = Value(part.name, layer, i, 0);
-      }
-      return absl::OkStatus();
+    XJIT_ASSIGN_OR_RETURN(const WeightRows rows, WeightRows::Of(w));
+    const bool vector = w.type.dims.size() == 1;
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto from = rows.At(vector ? static_cast<int64_t>(i) : n);
+      const int64_t column = vector ? 0 : from.columns.At(static_cast<int64_t>(i));
+      out[i] = Value(from.ref->symbol, layer, from.expert << 32 | from.row, column);
     }
-    size_t p = 0;
-    while (p + 1 < parts.size() && n >= parts[p].rows) n -= parts[p++].rows;
-    for (size_t i = 0; i < out.size(); ++i) out[i] = Value(parts[p].name, layer, n, static_cast<int64_t>(i));
     return absl::OkStatus();
   }
   static float Value(std::string_view name, int64_t layer, int64_t row, int64_t column) {
