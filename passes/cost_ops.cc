@@ -34,29 +34,46 @@ class Worker {
   }
 
   absl::StatusOr<OpWork> Run() {
-    const std::string_view name = Name(op_.code);
-    if (name == "slice" || name == "return" || name == "repeat") {
-      work_.stage = false;
-    } else if (name == "linear" || name == "gemm") {
-      Product();
-    } else if (name == "expert_linear" || name == "grouped_gemm") {
-      XJIT_RETURN_IF_ERROR(GroupedProduct());
-    } else if (name == "embed") {
-      RowOp();
-      work_.bytes = ToDouble(Rows(op_.result())) * RowOf(*work_.weight);
-    } else if (name == "attention" || name == "flash_attention") {
-      Attention();
-    } else if (name == "mla_attention" || name == "mla_extend") {
-      LatentAttention();
-    } else if (name == "absorb_q" || name == "absorb_v") {
-      Absorb(name == "absorb_q");
-    } else if (name == "all_reduce") {
-      // Reduce-scatter, then all-gather: of every value a rank takes in (tp - 1) / tp twice.
-      Collective(2 * TensorBytes(op_.operand(0)));
-    } else if (name == "all_gather" || name == "gather_rows") {
-      Collective(TensorBytes(op_.result()));
-    } else {
-      RowOp();
+    switch (op_.code) {
+      case OpCode::kSlice:
+      case OpCode::kReturn:
+      case OpCode::kRepeat:
+        work_.stage = false;
+        break;
+      case OpCode::kLinear:
+      case OpCode::kGemm:
+        Product();
+        break;
+      case OpCode::kExpertLinear:
+      case OpCode::kGroupedGemm:
+        XJIT_RETURN_IF_ERROR(GroupedProduct());
+        break;
+      case OpCode::kEmbed:
+        RowOp();
+        work_.bytes += ToDouble(Rows(op_.result())) * RowOf(*work_.weight);
+        break;
+      case OpCode::kAttention:
+      case OpCode::kFlashAttention:
+        Attention();
+        break;
+      case OpCode::kMlaAttention:
+      case OpCode::kMlaExtend:
+        LatentAttention();
+        break;
+      case OpCode::kAbsorbQ:
+      case OpCode::kAbsorbV:
+        Absorb();
+        break;
+      case OpCode::kAllReduce:
+        // Reduce-scatter, then all-gather: of every value a rank takes in (tp - 1) / tp twice.
+        Collective(2 * TensorBytes(op_.operand(0)));
+        break;
+      case OpCode::kAllGather:
+      case OpCode::kGatherRows:
+        Collective(TensorBytes(op_.result()));
+        break;
+      default:
+        RowOp();
     }
     return work_;
   }
@@ -115,32 +132,33 @@ class Worker {
 
   // The route op that chose the experts of operand 1, or nullptr.
   const Op* Route() const {
-    const Op* def = op_.operand(1) == nullptr ? nullptr : op_.operand(1)->def;
-    return def != nullptr && Name(def->code) == "route" ? def : nullptr;
+    const Op* def = op_.operand(1)->def;
+    return def != nullptr && def->code == OpCode::kRoute ? def : nullptr;
   }
 
   absl::Status GroupedProduct() {
     const Weight& w = *work_.weight;
     const int64_t tokens = Rows(op_.operand(1)), slots = op_.operand(1)->type.cols();
-    // Shared experts are visited by every token; the others by chance. A rank that holds some experts only sees its
-    // share of the tokens.
+    // Constant experts are visited by every token, the others by chance. A rank may hold some of them only.
     const Op* route = Route();
+    const int64_t first = op_.Int("first"), last = first + w.type.dims[0].size;
     const int64_t constant = route == nullptr ? 0 : route->Int("constant");
-    const int64_t held = w.type.dims[0].size - constant;
-    const int64_t experts = route == nullptr ? held : route->operand(0)->type.cols();
-    if (held < 0 || experts < 1 || slots < constant) {
-      return InvalidArgument("{}: {} experts a token of {}, of which {} are constant", Name(op_.code), slots,
-                             w.type.dims[0].size, constant);
+    const int64_t experts = route == nullptr ? last : route->operand(0)->type.cols();
+    const int64_t held = std::clamp<int64_t>(std::min(last, experts) - first, 0, experts);
+    const int64_t always = w.type.dims[0].size - held;
+    if (experts < 1 || slots < constant || always > constant) {
+      return InvalidArgument("{}: {} experts a token of {} and {} constant ones, but the weight has {} to {}",
+                             Name(op_.code), slots, experts, constant, first, last);
     }
     work_.rate = RateOfProduct(Activation(w), w.type.elem, context_.target);
     const double p = std::min(1.0, ToDouble(slots - constant) / ToDouble(experts));
     const int64_t tile = work_.rate.tile_rows;
-    const double touched = ToDouble(constant) + ToDouble(held) * (1 - std::pow(1 - p, ToDouble(tokens)));
+    const double touched = ToDouble(tokens > 0 ? always : 0) + ToDouble(held) * (1 - std::pow(1 - p, ToDouble(tokens)));
     work_.bytes = EncodedWeightBytes(w) / std::max(1.0, ToDouble(w.type.dims[0].size)) * touched;
     work_.stream_share = kWeightStreamShare;
     const double per_row = 2 * ToDouble(w.type.rows()) * ToDouble(w.type.cols());
-    work_.flops = per_row * (ToDouble(tokens * constant) + ToDouble(held) * p * ToDouble(tokens));
-    work_.timed_flops = per_row * (ToDouble(CeilDiv(tokens, tile) * tile * constant) +
+    work_.flops = per_row * (ToDouble(tokens * always) + ToDouble(held) * p * ToDouble(tokens));
+    work_.timed_flops = per_row * (ToDouble(CeilDiv(tokens, tile) * tile * always) +
                                    ToDouble(held) * ExpectedTileRows(tokens, p, tile));
     return absl::OkStatus();
   }
@@ -188,12 +206,12 @@ class Worker {
   }
 
   // One of the two halves of kv_b, head by head.
-  void Absorb(bool q) {
+  void Absorb() {
     const Weight& kv_b = *work_.weight;
     const double nope = ToDouble(op_.Int("nope_dim")), v = ToDouble(op_.Int("v_dim"));
-    const double part = (q ? nope : v) / std::max(1.0, nope + v);
+    const double part = (op_.code == OpCode::kAbsorbQ ? nope : v) / std::max(1.0, nope + v);
     const int64_t rows = Rows(op_.operand(0));
-    work_.bytes = EncodedWeightBytes(kv_b) * part;
+    if (rows > 0) work_.bytes = EncodedWeightBytes(kv_b) * part;
     work_.stream_share = kWeightStreamShare;
     // The weight's rows are its columns here: unpacked to bf16 where there is an instruction for it.
     work_.rate = RateOfProduct(context_.target.isa >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF32, kv_b.type.elem,
@@ -226,15 +244,23 @@ double EncodedWeightBytes(const Weight& weight) {
 }
 
 double KvBytesStored(const Op& op, DType kv_dtype) {
-  const std::string_view name = Name(op.code);
   if (op.Has("kv")) kv_dtype = ParseDType(op.Str("kv")).value_or(kv_dtype);
-  const auto cols = [&op](size_t i) { return ToDouble(op.operand(i)->type.cols()); };
-  const double heads = ToDouble(std::max<int64_t>(1, op.Int("kv_heads")));
-  if (name == "kv_store") return KvRowBytes(kv_dtype, cols(0) + cols(1), heads);
-  if (name == "rope_store") return KvRowBytes(kv_dtype, cols(1) + cols(2), heads);
-  if (name == "kv_store_latent") return KvRowBytes(kv_dtype, cols(0) + cols(1), 1);
-  if (name == "latent_store") return KvRowBytes(kv_dtype, cols(1) + cols(2), 1);
-  return 0;
+  const auto row = [&](size_t k, size_t v, std::string_view heads) {
+    return KvRowBytes(kv_dtype, ToDouble(op.operand(k)->type.cols() + op.operand(v)->type.cols()),
+                      heads.empty() ? 1 : ToDouble(op.Int(heads)));
+  };
+  switch (op.code) {
+    case OpCode::kKvStore:
+      return row(0, 1, "kv_heads");
+    case OpCode::kRopeStore:
+      return row(1, 2, "kv_heads");
+    case OpCode::kKvStoreLatent:
+      return row(0, 1, "");
+    case OpCode::kLatentStore:
+      return row(1, 2, "");
+    default:
+      return 0;
+  }
 }
 
 double ExpectedExperts(double experts, double chosen, double tokens) {

@@ -1,5 +1,5 @@
-// What one op does: bytes, arithmetic, what goes over the link. Ops are known by their names, so that a row here needs
-// nothing but the op's definition.
+// What one op does: bytes, arithmetic, what goes over the link. An op that is not known here is a row op: it reads and
+// writes activations.
 #pragma once
 
 #include "ir/graph.h"
