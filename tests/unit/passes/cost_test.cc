@@ -265,6 +265,105 @@ TEST(Cost, Pairs) {
   }
 }
 
+// DeepSeek's layer, absorbed, with 8 + 1 experts of which 2 + 1 are visited.
+constexpr std::string_view kExperts = R"(module @moe {
+  func @step(%x: tensor<T x 64 x f32>, %rope: tensor<T x 16 x f32>, %step: !step) -> tensor<T x 64 x f32> {
+    %q0 = gemm %x, @q<96 x 64 x bf16>
+    %c = gemm %x, @kv_a<32 x 64 x bf16>
+    %k = gemm %x, @k_pe<16 x 64 x bf16>
+    %q = latent_store %q0, %c, %k, %rope, %step {heads = 2, kv = "bf16", nope_dim = 32, q = "f32", scale = 0.25}
+    %qa = absorb_q %q, @kv_b<96 x 32 x bf16> {heads = 2, nope_dim = 32, v_dim = 16}
+    %l = flash_attention %qa, %step {heads = 2, kv = "bf16", kv_heads = 1, latent = true, v_dim = 32}
+    %a = absorb_v %l, @kv_b {heads = 2, nope_dim = 32, v_dim = 16}
+    %o = gemm %a, @o<64 x 32 x bf16>
+    %h = all_reduce %o {epilogue = [residual(%x)]}
+    %logits = gemm %h, @router<8 x 64 x f32>
+    %experts, %weights = route %logits {constant = 1, top_k = 2}
+    %f = grouped_gemm %h, %experts, @gate_exps&shared_gate|up_exps&shared_up<8&1 x 32|32 x 64 x i8<channel>> {epilogue = [silu_mul]}
+    %y = grouped_gemm %f, %experts, @down_exps&shared_down<8&1 x 64 x 32 x i8<channel>> {epilogue = [combine(%weights)]}
+    %z = all_reduce %y {epilogue = [residual(%h)]}
+    return %z
+  }
+}
+)";
+
+TEST(Cost, LatentAttentionByHand) {
+  const auto module = Parse(kExperts);
+  const ModelCost cost = Estimate(*module, Context(1, 1, 100));
+  // A latent row of 32 + 16 bf16 is K, its first 32 values are V.
+  const StageCost& l = Stage(cost, "l");
+  EXPECT_EQ(l.bytes, 100 * 48 * 2);
+  EXPECT_EQ(l.flops, 2.0 * 2 * (48 + 32) * 100);
+  // Two of the three thirds of kv_b are keys.
+  EXPECT_EQ(Stage(cost, "qa").bytes, 2 * 32 * 32 * 2);
+  EXPECT_EQ(Stage(cost, "qa").flops, 2.0 * 2 * 32 * 32);
+  EXPECT_EQ(Stage(cost, "a").bytes, 2 * 16 * 32 * 2);
+  EXPECT_EQ(*KvBytesPerToken(*module, DType::kBF16), 48 * 2);
+}
+
+TEST(Cost, ExpertsByHand) {
+  const auto module = Parse(kExperts);
+  const double matrix = 64 * 64 + 4 * 64;  // of one expert: gate and up, with a scale a row
+  const StageCost f = Stage(Estimate(*module, Context(1, 1, 1)), "f");
+  EXPECT_EQ(f.weight, "gate_exps&shared_gate|up_exps&shared_up");
+  EXPECT_NEAR(f.bytes, 3 * matrix, 1e-6);
+  EXPECT_EQ(f.flops, 3 * 2.0 * 64 * 64);
+  // Four tokens: the constant expert, and of eight those that a token chose.
+  const StageCost four = Stage(Estimate(*module, Context(4, 4, 1)), "f");
+  EXPECT_NEAR(four.bytes, (1 + ExpectedExperts(8, 2, 4)) * matrix, 1e-6);
+  EXPECT_EQ(four.flops, 4 * f.flops);
+  EXPECT_NEAR(Stage(Estimate(*module, Context(512, 1, 512)), "f").bytes, 9 * matrix, 1e-6);
+}
+
+// A rank that holds half of the experts sees half of the tokens' choices.
+TEST(Cost, ARankOfExperts) {
+  const auto part = [](std::string_view weight, std::string_view first) {
+    std::string text =
+        "module @moe {\n  func @step(%x: tensor<T x 64 x f32>, %l: tensor<T x 8 x f32>, %step: !step) -> tensor<T x 96 "
+        "x f32> {\n";
+    text += "    %experts, %weights = route %l {constant = 1, top_k = 2}\n    %f = grouped_gemm %x, %experts, ";
+    text += weight;
+    text += " {first = ";
+    text += first;
+    text += "}\n    return %f\n  }\n}\n";
+    return Stage(Estimate(*Parse(text), Context(4, 4, 1)), "f");
+  };
+  const double matrix = 32 * 64 * 2;
+  const StageCost low = part("@gate_exps[0:4,:,:]<4 x 32 x 64 x bf16>", "0");
+  EXPECT_NEAR(low.bytes, ExpectedExperts(8, 2, 4) / 2 * matrix, 1e-6);
+  EXPECT_NEAR(low.flops, 4 * 1 * 2.0 * 32 * 64, 1e-6);
+  const StageCost high = part("@gate_exps[4:8,:,:]&shared_gate<4&1 x 32 x 64 x bf16>", "4");
+  EXPECT_NEAR(high.bytes, low.bytes + matrix, 1e-6);
+  EXPECT_NEAR(high.flops, 2 * low.flops, 1e-6);
+}
+
+TEST(Cost, CollectivesTakeTheLink) {
+  const auto module = Parse(kExperts);
+  PassContext context = Context(4, 4, 100);
+  const StageCost alone = Stage(Estimate(*module, context), "h");
+  context.tp = 4;
+  context.target.node_cores = {2, 2, 2, 2};
+  context.target.link_gb_s = 10;
+  context.target.all_reduce_us = 7;
+  const StageCost h = Stage(Estimate(*module, context), "h");
+  const double bytes = 4 * 64 * 4;
+  const double row_op = 3 * bytes / (kRowOpsGbS * 1e3 * 2);
+  EXPECT_NEAR(h.us, row_op + 7 + 2 * bytes * 3 / 4 / 10e3, 1e-9);
+  EXPECT_EQ(h.limit, CostLimit::kLink);
+  EXPECT_NEAR(alone.us, row_op + 0.5, 1e-9);
+}
+
+TEST(Cost, ExpertsAndLatentsKeepTheLimits) {
+  const auto module = Parse(kExperts);
+  for (const int64_t rows : {1, 4, 512}) {
+    PassContext context = Context(rows, 1, 1024);
+    context.target.isa = Isa::kAmx;
+    const ModelCost cost = Estimate(*module, context);
+    EXPECT_GE(cost.us, cost.bandwidth_limit_us);
+    EXPECT_GE(cost.us, cost.flops_limit_us);
+  }
+}
+
 TEST(Cost, BytesOfTheModule) {
   const auto module = Parse(kDecoder);
   const auto weights = WeightBytes(*module);
