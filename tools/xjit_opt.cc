@@ -1,5 +1,7 @@
 // xjit-opt: reads IR text, runs passes, prints the result.
 
+#include <optional>
+
 #include "frontend/json.h"
 #include "ir/ops.h"
 #include "ir/text.h"
@@ -16,7 +18,8 @@ struct OptFlags {
   bool verify_each = true, print_after_all = false, check = false, explain = false, list_passes = false,
        list_ops = false;
   int threads = 2;
-  int64_t rows = 1, logit_rows = 1;
+  int64_t rows = 1, logit_rows = 1, sequences = 1, kv_length = 0;
+  int tp = 1, rank = 0;
   uint64_t seed = 1;
 };
 
@@ -73,6 +76,50 @@ absl::StatusOr<TargetInfo> Target(const OptFlags& flags) {
   return target;
 }
 
+// --check: what the module computes must stay what it was. With several ranks, the modules of all of them are kept
+// beside the one that is printed, and once they are shares of the model, run together.
+class Checker {
+ public:
+  static absl::StatusOr<Checker> Of(const Module& module, const OptFlags& flags, const PassContext& context) {
+    Checker checker(flags, context);
+    for (int rank = 0; flags.tp > 1 && rank < flags.tp; ++rank) {
+      checker.ranks_.push_back(module.Clone());
+      if (checker.ranks_.back() == nullptr) return Internal("the module does not read back");
+    }
+    XJIT_ASSIGN_OR_RETURN(checker.before_, Observe(module, flags.seed, flags.sequences));
+    return checker;
+  }
+
+  absl::Status After(const PassInfo& pass, const Module& module) {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      PassContext own = context_;
+      own.rank = static_cast<int>(rank);
+      const PassInfo* list[] = {&pass};
+      XJIT_RETURN_IF_ERROR(Prefix(RunPasses(*ranks_[rank], list, own), fmt::format("rank {}", rank)));
+    }
+    std::vector<Observed> after(1);
+    if (module.attrs.contains("tp") && !ranks_.empty()) {
+      XJIT_ASSIGN_OR_RETURN(after, ObserveRanks(ranks_, flags_.seed, flags_.sequences));
+    } else {
+      XJIT_ASSIGN_OR_RETURN(after[0], Observe(module, flags_.seed, flags_.sequences));
+    }
+    for (size_t rank = 0; rank < after.size(); ++rank) {
+      const absl::Status same = CompareObserved(before_, after[rank], CheckBound(pass.stage), &module);
+      XJIT_RETURN_IF_ERROR(after.size() == 1 ? same : Prefix(same, fmt::format("rank {}", rank)));
+    }
+    before_ = std::move(after[0]);
+    return absl::OkStatus();
+  }
+
+ private:
+  Checker(const OptFlags& flags, const PassContext& context) : flags_(flags), context_(context) {}
+
+  OptFlags flags_;
+  PassContext context_;
+  Observed before_;
+  std::vector<std::unique_ptr<Module>> ranks_;
+};
+
 absl::Status Run(const OptFlags& flags) {
   if (flags.list_passes) {
     ListPasses();
@@ -97,20 +144,23 @@ absl::Status Run(const OptFlags& flags) {
   context.rows = flags.rows;
   context.logit_rows = flags.logit_rows;
 
-  Observed before;
+  context.sequences = flags.sequences;
+  context.kv_length = flags.kv_length;
+  context.tp = flags.tp;
+  context.rank = flags.rank;
+  if (flags.rank >= flags.tp) return InvalidArgument("--rank {}: there are {} (--tp)", flags.rank, flags.tp);
+
+  std::optional<Checker> checker;
   if (flags.check) {
-    XJIT_ASSIGN_OR_RETURN(before, Observe(*module, flags.seed));
+    XJIT_ASSIGN_OR_RETURN(checker, Checker::Of(*module, flags, context));
   }
   PassRunOptions options;
   options.verify_each = flags.verify_each;
   options.after = [&](std::string_view name, int changes, const Module& m) -> absl::Status {
     if (flags.print_after_all) fmt::print("// after {} ({} changes)\n{}", name, changes, PrintModule(m));
     if (!flags.check) return absl::OkStatus();
-    XJIT_ASSIGN_OR_RETURN(Observed after, Observe(m, flags.seed));
     XJIT_ASSIGN_OR_RETURN(const PassInfo* pass, FindPass(name));
-    XJIT_RETURN_IF_ERROR(Prefix(CompareObserved(before, after, CheckBound(pass->stage), &m), name));
-    before = std::move(after);
-    return absl::OkStatus();
+    return Prefix(checker->After(*pass, m), name);
   };
   XJIT_RETURN_IF_ERROR(RunPasses(*module, passes, context, options));
   if (flags.explain) {
@@ -129,7 +179,8 @@ int main(int argc, char** argv) {
   OptFlags flags;
   flags.isa = "avx512_bf16";
   app.add_option("file", flags.file, "IR text (*.xir), - for standard input");
-  app.add_option("--passes", flags.passes, "passes to run, in order: a,b,c; fused and all are the pipeline's");
+  app.add_option("--passes", flags.passes,
+                 "passes to run, in order: a,b,c; fused, sharded and all are the pipeline's up to there");
   app.add_flag("--verify-each,!--no-verify-each", flags.verify_each, "verify after each pass (default)");
   app.add_flag("--print-after-all", flags.print_after_all, "print the module after each pass");
   app.add_flag("--check", flags.check, "run the interpreter on random inputs before and after each pass");
@@ -145,6 +196,16 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--logit-rows", flags.logit_rows, "rows of logits of a step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("--sequences", flags.sequences, "sequences that they belong to")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 12))
+      ->capture_default_str();
+  app.add_option("--kv-length", flags.kv_length, "tokens in the cache of a sequence, 0 where that is not known")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--tp", flags.tp, "ranks that share the model")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--rank", flags.rank, "the one whose module is printed; --check runs all")
+      ->check(CLI::Range(0, 1023))
       ->capture_default_str();
   app.add_option("--seed", flags.seed, "of --check's random inputs")->capture_default_str();
   app.footer("Example:\n  xjit-opt layer.xir --passes=canonicalize,join_linears,linear_to_gemm --check");
