@@ -178,7 +178,7 @@ class RandomGraph {
     Value* v = Linear(b, x, kv_heads * head_dim_, "v");
     b.KvStore(k, v, step, kv_heads);
     const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
-    return b.Attention(q, step, heads, kv_heads, scale, random_.Pick<int64_t>({0, 2}));
+    return b.Attention(q, step, {heads, kv_heads, scale, random_.Pick<int64_t>({0, 2})});
   }
   Value* Gated(Builder& b, Value* x) {
     const int64_t n = random_.Pick<int64_t>({32, 64});
