@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "ir/ops.h"
+#include "ir/weight_rows.h"
 
 namespace xjit {
 namespace {
@@ -32,22 +33,24 @@ constexpr int kCheckRows = 5;
 }  // namespace
 
 absl::Status RandomWeights::Row(int64_t layer, const Weight& w, int64_t n, std::span<float> out) {
-  const auto parts = w.parts();
-  auto value = [&](const std::string& name, int64_t row, int64_t column) {
-    return Unit(seed_ ^ HashName(name) ^ Mix(static_cast<uint64_t>(layer + 1)) ^
-                Mix(static_cast<uint64_t>(row) << 32 ^ static_cast<uint64_t>(column)));
+  XJIT_ASSIGN_OR_RETURN(const WeightRows rows, WeightRows::Of(w));
+  const auto value = [&](const WeightRows::Source& at, uint64_t name, int64_t column) {
+    return Unit(seed_ ^ name ^ Mix(static_cast<uint64_t>(layer + 1)) ^ Mix(~static_cast<uint64_t>(at.expert)) ^
+                Mix(static_cast<uint64_t>(at.row) << 32 ^ static_cast<uint64_t>(column)));
   };
   if (w.type.dims.size() == 1) {
-    size_t at = 0;
-    for (const Weight::Part& part : parts) {
-      for (int64_t i = 0; i < part.rows; ++i) out[at++] = 1.0f + 0.5f * value(part.name, i, 0);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto at = rows.At(static_cast<int64_t>(i));
+      out[i] = 1.0f + 0.5f * value(at, HashName(at.ref->symbol), 0);
     }
     return absl::OkStatus();
   }
-  size_t p = 0;
-  while (p + 1 < parts.size() && n >= parts[p].rows) n -= parts[p++].rows;
-  const float scale = std::sqrt(3.0f / static_cast<float>(out.size()));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = scale * value(parts[p].name, n, static_cast<int64_t>(i));
+  // One standard deviation for all matrices, that of 64 columns: 1 / sqrt(k) would keep a product's size, but a slice
+  // does not tell the k of its symbol and must have the symbol's values.
+  constexpr float kScale = 1.7320508f / 8;  // sqrt(3), for a uniform distribution, / sqrt(64)
+  const auto at = rows.At(n);
+  const uint64_t name = HashName(at.ref->symbol);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = kScale * value(at, name, at.columns.At(static_cast<int64_t>(i)));
   return absl::OkStatus();
 }
 
