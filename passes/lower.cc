@@ -7,6 +7,7 @@
 
 #include "ir/ops.h"
 #include "ir/verifier.h"
+#include "passes/lower_check.h"
 
 namespace xjit {
 
@@ -196,6 +197,7 @@ class Lowering {
   }
 
   absl::Status LowerOp(const Op& op) {
+    XJIT_RETURN_IF_ERROR(CheckLowerable(op));
     switch (op.code) {
       case OpCode::kSlice:
         return absl::OkStatus();
@@ -228,7 +230,7 @@ class Lowering {
       case OpCode::kAddBias:
         return LowerEltwise(op, EltwiseOp::kAddRow);
       default:
-        return Unimplemented("{} has no kernel (the pass that rewrites it did not fire)", Name(op.code));
+        return Internal("lower: {} is not lowered", Name(op.code));
     }
   }
 
