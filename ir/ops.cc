@@ -107,8 +107,13 @@ const std::vector<ChainItemSpec>& ChainItems() {
   static const std::vector<ChainItemSpec> kItems = {
       {"prologue", "rms_norm", 1, 1},  // (@gain, eps)
       {"epilogue", "bias", 1, 0},      // (@bias)
-      {"epilogue", "silu_mul", 0, 0},
-      {"epilogue", "residual", 1, 0},  // (%x)
+      {"epilogue", "silu_mul", 0, 0},       {"epilogue", "gelu_mul", 0, 0},
+      {"epilogue", "clamped_swiglu", 0, 2},  // (limit, alpha)
+      {"epilogue", "soft_cap", 0, 1},        // (cap)
+      {"epilogue", "scale", 0, 1},           // (by)
+      {"epilogue", "combine", 1, 0},         // (%weights)
+      {"epilogue", "residual", 1, 0},        // (%x)
+      {"epilogue", "rms_norm", 1, 1},        // (@gain, eps): of all_reduce
   };
   return kItems;
 }

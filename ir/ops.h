@@ -43,6 +43,8 @@ inline AttrSpec StrAttr(std::string_view name) { return {name, std::nullopt, Att
 inline AttrSpec StrAttr(std::string_view name, std::string fallback) {
   return {name, Attr(std::move(fallback)), std::nullopt};
 }
+inline AttrSpec BoolAttr(std::string_view name) { return {name, Attr(false), std::nullopt}; }
+inline AttrSpec ListAttr(std::string_view name) { return {name, Attr(std::vector<int64_t>{}), std::nullopt}; }
 inline AttrSpec ChainAttr(std::string_view name) { return {name, Attr(Chain{}), std::nullopt}; }
 
 struct OpInfo {

@@ -220,7 +220,8 @@ class Parser {
           counts = std::move(parts);
         }
         type->dims.push_back({total, 0});
-      } else if (joined == nullptr && token_.kind == Token::Kind::kWord && (token_.text == "T" || token_.text == "L")) {
+      } else if (joined == nullptr && token_.kind == Token::Kind::kWord &&
+                 (token_.text == "T" || token_.text == "L" || token_.text == "R")) {
         type->dims.push_back(Dim::Symbol(Take().text[0]));
       } else if (token_.kind == Token::Kind::kWord) {
         const auto elem = ParseDType(token_.text);

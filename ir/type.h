@@ -12,7 +12,8 @@
 
 namespace xjit {
 
-// A constant size, or one of the symbols that only a step knows: 'T' tokens in this step, 'L' rows that need logits.
+// A constant size, or one of the symbols that only a step knows: 'T' tokens in this step, 'L' rows that need logits,
+// 'R' tokens of a rank's own sequences.
 struct Dim {
   int64_t size = 0;
   char symbol = 0;
