@@ -304,10 +304,20 @@ void WriteQwenMoe(const ModelSpec& spec, nlohmann::ordered_json& out) {
   }
 }
 
-// The number whose inverse root is `scale`; published ones are whole, and rounding would turn them into others.
+// The number whose inverse root is `scale`: a whole one where that is exact, as published ones are.
 double AttentionScalar(double scale) {
-  const double exact = 1 / (scale * scale), whole = std::round(exact);
-  return 1 / std::sqrt(whole) == scale ? whole : exact;
+  const double exact = 1 / (scale * scale);
+  double below = exact, above = exact;
+  if (1 / std::sqrt(std::round(exact)) == scale) return std::round(exact);
+  // Both roundings lose little more than a bit.
+  for (int i = 0; i < 8; ++i) {
+    for (const double x : {below, above}) {
+      if (1 / std::sqrt(x) == scale) return std::clamp(x, kMinReal, kMaxReal);
+    }
+    below = std::nextafter(below, 0);
+    above = std::nextafter(above, kMaxReal);
+  }
+  return std::clamp(exact, kMinReal, kMaxReal);
 }
 
 }  // namespace

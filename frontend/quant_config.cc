@@ -239,7 +239,9 @@ std::string_view LastPart(std::string_view name) {
 bool IsLinearModule(std::string_view module) {
   if (module.find("layers.") == module.npos) return false;
   const std::string_view last = LastPart(module);
-  for (const std::string_view other : {"gate", "router", "sinks", "shared_expert_gate", "e_score_correction_bias"}) {
+  // The last three belong to DeepSeek's layers that predict further tokens.
+  for (const std::string_view other :
+       {"gate", "router", "sinks", "shared_expert_gate", "embed_tokens", "eh_proj", "head"}) {
     if (last == other) return false;
   }
   return !last.ends_with("norm") && !last.ends_with("bias");

@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "ir/ops.h"
-#include "ir/weight_rows.h"
 
 namespace xjit {
 namespace {

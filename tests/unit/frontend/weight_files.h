@@ -41,10 +41,11 @@ inline FileTensor Zeros(std::string name, std::string dtype, std::vector<int64_t
 }
 
 inline std::string SafetensorsFile(const std::vector<FileTensor>& tensors) {
-  std::string header, data;
+  std::string header = "{", data;
   for (const FileTensor& t : tensors) {
-    header += fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", header.empty() ? "{" : ",",
-                          t.name, t.dtype, fmt::join(t.shape, ","), data.size(), data.size() + t.data.size());
+    header +=
+        fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", header.size() == 1 ? "" : ",",
+                    t.name, t.dtype, fmt::join(t.shape, ","), data.size(), data.size() + t.data.size());
     data += t.data;
   }
   return Safetensors(header + "}", data);
