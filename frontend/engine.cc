@@ -8,6 +8,7 @@
 #include "ir/support/clock.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
+#include "passes/lower_check.h"
 
 namespace xjit {
 namespace {
@@ -132,9 +133,10 @@ absl::Status Engine::InitJit() {
   passes.kv_dtype = kv_dtype_;
   XJIT_RETURN_IF_ERROR(RunPipeline(*fused_, PassStage::kGraph, PassStage::kFused, passes));
   fuse_notes_ = std::move(passes.notes);
-  if (const absl::Status missing = CheckHasKernels(*fused_); !missing.ok()) {
-    return Unimplemented("{}: {} (--backend interp runs it)", spec().arch, Message(missing));
-  }
+  // What has no kernel is said before weights are packed.
+  PassContext first;
+  XJIT_ASSIGN_OR_RETURN(const auto planned, Planned(1, 1, &first));
+  XJIT_RETURN_IF_ERROR(Prefix(CheckLowerable(*planned), spec().arch));
   KernelLibraryOptions library;
   library.verify = options_.verify_kernels;
   kernels_ = std::make_unique<KernelLibrary>(target_, library);

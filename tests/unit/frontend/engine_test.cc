@@ -137,7 +137,7 @@ TEST(Engine, ModelsWithoutKernelsNameTheInterpreter) {
   ASSERT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
   const std::string why(Message(refused.status()));
   EXPECT_THAT(why, HasSubstr("deepseek_v2: @layer: "));
-  EXPECT_THAT(why, HasSubstr(" has no kernel yet (--backend interp runs it)"));
+  EXPECT_THAT(why, HasSubstr("(--backend interp runs it)"));
   options.backend = Backend::kInterp;
   const auto engine = Engine::Load(model, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
