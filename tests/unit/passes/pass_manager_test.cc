@@ -36,7 +36,7 @@ TEST(Pipeline, OrderAndStages) {
   }
   EXPECT_THAT(names, ElementsAre("canonicalize", "join_linears", "linear_to_gemm", "fuse_bias", "fuse_silu_mul",
                                  "fuse_residual", "fuse_rms_norm", "fuse_rope_store", "flash_attention",
-                                 "plan_prologues", "plan_memory"));
+                                 "plan_prologues", "plan_layout", "plan_blocking", "plan_memory"));
   EXPECT_FALSE(docs.contains(""));
   EXPECT_EQ((*FindPass("flash_attention"))->stage, PassStage::kFused);
   EXPECT_EQ((*FindPass("plan_prologues"))->stage, PassStage::kPlanned);
@@ -66,7 +66,8 @@ TEST(Pipeline, RunsTheStagesBetween) {
               ElementsAre("canonicalize 0", "join_linears 0", "linear_to_gemm 1", "fuse_bias 1", "fuse_silu_mul 0",
                           "fuse_residual 0", "fuse_rms_norm 0", "fuse_rope_store 0", "flash_attention 0"));
   EXPECT_THAT(run(PassStage::kFused, PassStage::kPlanned),
-              ElementsAre(StartsWith("plan_prologues"), StartsWith("plan_memory")));
+              ElementsAre(StartsWith("plan_prologues"), StartsWith("plan_layout"), StartsWith("plan_blocking"),
+                          StartsWith("plan_memory")));
   EXPECT_EQ(run(PassStage::kGraph, PassStage::kPlanned).size(), Passes().size());
 }
 
