@@ -115,16 +115,20 @@ int64_t DepthUnit(const ModelFamily& family, const BlockingShape& shape) {
   return unit;
 }
 
-// Cuts of each of `matrices`, between the least and so many units, that leave the last round of threads the fullest. A
-// single matrix's least is full already.
-int64_t FullestCuts(int64_t least, int64_t units, int64_t matrices, int64_t threads) {
-  const auto idle = [&](int64_t cuts) {
-    const double tasks = static_cast<double>(cuts * matrices);
-    return static_cast<double>(CeilDiv(cuts * matrices, threads) * threads) / tasks;
-  };
+// The longest that a thread works, in units of columns, where each of `matrices` is cut into so many ranges.
+int64_t LongestTurn(int64_t cuts, int64_t units, int64_t matrices, int64_t threads) {
+  return CeilDiv(cuts * matrices, threads) * CeilDiv(units, cuts);
+}
+
+// Cuts of each of `matrices`, from the least to twice that many, with the shortest longest turn; of equals the one that
+// leaves fewest threads without work in the last round. The least of a single matrix has both already.
+int64_t BestCuts(int64_t least, int64_t units, int64_t matrices, int64_t threads) {
+  const auto idle = [&](int64_t cuts) { return CeilDiv(cuts * matrices, threads) * threads - cuts * matrices; };
   int64_t best = least;
-  for (int64_t cuts = least; cuts <= std::min(units, 2 * least) && idle(best) > 1; ++cuts) {
-    if (idle(cuts) < idle(best)) best = cuts;
+  for (int64_t cuts = least; cuts <= std::min(units, 2 * least) && idle(best) > 0; ++cuts) {
+    const int64_t turn = LongestTurn(cuts, units, matrices, threads);
+    const int64_t best_turn = LongestTurn(best, units, matrices, threads);
+    if (turn < best_turn || (turn == best_turn && idle(cuts) < idle(best))) best = cuts;
   }
   return best;
 }
@@ -153,18 +157,20 @@ Blocking AmxFew(const ModelFamily& family, const BlockingShape& shape, const Tar
   int64_t rounds = std::max<int64_t>(CeilDiv(bytes, threads * kMaxTaskBytes),
                                      std::min<int64_t>(kTasksPerThread, bytes / threads / kMinTaskBytes));
   rounds = std::clamp<int64_t>(rounds, 1, std::max<int64_t>(1, part_units / threads));
-  const int64_t least = std::clamp<int64_t>(CeilDiv(rounds * threads, shape.experts * parts), 1, units);
-  const int64_t cuts = FullestCuts(least, units, shape.experts * parts, threads);
+  const int64_t matrices = shape.experts * parts;
+  const int64_t cuts = BestCuts(std::clamp<int64_t>(rounds * threads / matrices, 1, units), units, matrices, threads);
   b.chunk = CeilDiv(units, cuts) * unit;
   b.block_n = std::min<int64_t>(b.chunk, kFewTiles * kTileColumns);
-  b.tasks = cuts * parts * shape.experts;
+  b.tasks = cuts * matrices;
   b.threads_n = static_cast<int>(std::min(threads, cuts * shape.experts));
   b.threads_k = static_cast<int>(std::min(threads / b.threads_n, parts));
   const int64_t last = b.tasks % threads;
   b.busy_threads = static_cast<int>(last == 0 ? threads : last);
   const double each = AmxCycles(family, shape, shape.m, shape.n, b.block_k) +
                       UnpackCycles(shape.w.type, shape.a) * static_cast<double>(shape.n * shape.k);
-  SetCost(shape, target, each * static_cast<double>(shape.experts) * LargestShare(b, target.threads), &b);
+  // One of each matrix's parts of depth costs each / parts.
+  const double turn = static_cast<double>(LongestTurn(cuts, units, matrices, threads));
+  SetCost(shape, target, each / static_cast<double>(parts * units) * turn, &b);
   return b;
 }
 
@@ -209,13 +215,13 @@ Blocking AmxMany(const ModelFamily& family, const BlockingShape& shape, const Ta
     const bool wide = units * shape.experts >= threads;
     if (wide && threads % tm != 0) continue;
     const int64_t across = std::max<int64_t>(1, threads / tm);
-    const int64_t tn = std::clamp<int64_t>(CeilDiv(across, shape.experts), 1, units);
+    const int64_t tn = std::clamp<int64_t>(across / shape.experts, 1, units);
     const int64_t m = std::min(shape.m, CeilDiv(down, tm) * kTileRows), n = CeilDiv(units, tn) * unit;
     Blocking b;
     BlockMany(family, shape, target, m, n, &b);
     // A thread takes one block of columns at a time, all blocks of equal width.
     const int64_t least = std::min(units, tn * CeilDiv(n, std::max(b.block_n, unit)));
-    const int64_t cuts = FullestCuts(least, units, tm * shape.experts, threads);
+    const int64_t cuts = BestCuts(least, units, tm * shape.experts, threads);
     b.chunk = CeilDiv(units, cuts) * unit;
     b.block_n = std::min(b.block_n, b.chunk);
     b.threads_m = static_cast<int>(tm);
