@@ -72,6 +72,7 @@ std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim, int64_t c
 }
 
 double RopeScale(const RopeSpec& rope) {
+  if (rope.scaling == RopeSpec::Scaling::kLongRope) return rope.attention_factor.value_or(1.0);
   if (rope.scaling != RopeSpec::Scaling::kYarn) return 1.0;
   if (rope.attention_factor.has_value()) return *rope.attention_factor;
   if (rope.mscale.has_value() && rope.mscale_all_dim.has_value() && *rope.mscale_all_dim != 0) {

@@ -20,7 +20,7 @@ namespace xjit {
 // Then divided by freq_factors where the checkpoint has them.
 std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim, int64_t context = 0);
 
-// What cosines and sines are multiplied by: 1, or yarn's attention factor.
+// What cosines and sines are multiplied by: 1, or the attention factor of yarn or longrope.
 double RopeScale(const RopeSpec& rope);
 
 }  // namespace xjit
