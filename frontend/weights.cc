@@ -131,6 +131,13 @@ absl::StatusOr<WeightNames::Source> WeightNames::SourceOf(std::string_view symbo
   options.transposed = (t->flags & TensorName::kTransposed) != 0 && !gguf;
   options.expert_vectors = expert_vectors;
   options.experts = checkpoint_.spec().moe.experts;
+  if (const QuantConfig& quant = checkpoint_.quant(); quant.method != QuantConfig::Method::kNone) {
+    std::string module = name;
+    if (const size_t expert = module.find("{e}"); expert != std::string::npos) module.replace(expert, 3, "0");
+    if (module.ends_with(".weight")) module.resize(module.size() - std::string_view(".weight").size());
+    options.declared = quant.Of(module);
+    if (quant.method == QuantConfig::Method::kGptq) options.gptq_zero_offset = quant.zero_offset;
+  }
   Source source;
   XJIT_ASSIGN_OR_RETURN(source.stored, FindStoredWeight(checkpoint_, name, options));
   XJIT_ASSIGN_OR_RETURN(source.order, OrderOf(*t, source.stored));
