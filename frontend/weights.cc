@@ -130,6 +130,15 @@ absl::StatusOr<WeightNames::Source> WeightNames::SourceOf(std::string_view symbo
   options.transposed = (t->flags & TensorName::kTransposed) != 0 && !gguf;
   options.expert_vectors = expert_vectors;
   options.experts = checkpoint_.spec().moe.experts;
+  if (const QuantConfig& quant = checkpoint_.quant(); quant.method != QuantConfig::Method::kNone) {
+    // All experts are alike: the first one's name stands for them.
+    const size_t expert = name.find("{e}");
+    std::string module =
+        expert == std::string::npos ? name : fmt::format("{}0{}", name.substr(0, expert), name.substr(expert + 3));
+    if (module.ends_with(".weight")) module.resize(module.size() - std::string_view(".weight").size());
+    options.declared = quant.Of(module);
+    if (quant.method == QuantConfig::Method::kGptq) options.gptq_zero_offset = quant.zero_offset;
+  }
   Source source;
   XJIT_ASSIGN_OR_RETURN(source.stored, FindStoredWeight(checkpoint_, name, options));
   XJIT_ASSIGN_OR_RETURN(source.order, OrderOf(*t, source.stored));
