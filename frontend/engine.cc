@@ -88,6 +88,7 @@ absl::Status Engine::Init(std::shared_ptr<const Checkpoint> checkpoint, const En
   XJIT_RETURN_IF_ERROR(Prefix(VerifyModule(*graph_), spec().arch));
   XJIT_RETURN_IF_ERROR(names_->Check(*graph_));
   XJIT_RETURN_IF_ERROR(ChooseContext());
+  names_->set_context(context_);
   slots_.resize(static_cast<size_t>(options_.max_sequences));
   if (options_.backend == Backend::kInterp) {
     rows_ = std::make_unique<CheckpointRows>(*names_);
@@ -325,7 +326,14 @@ absl::Status Engine::Prefill(int seq, std::span<const int32_t> ids, int64_t chun
 std::span<float> Engine::logits(int64_t i) { return {logits_.row(i), static_cast<size_t>(spec().vocab_size)}; }
 
 std::string Engine::mode() const {
-  if (options_.backend == Backend::kInterp) return "fp32";
+  if (options_.backend == Backend::kInterp) {
+    // Such a checkpoint's reference rounds activations too.
+    bool int8 = false;
+    for (const auto& f : graph_->functions) {
+      for (const auto& w : f->weights) int8 |= w->type.elem == DType::kI8;
+    }
+    return int8 ? "int8" : "fp32";
+  }
   std::set<DType> acts;
   for (const auto& f : fused_->functions) {
     for (const auto& op : f->ops) {

@@ -1,21 +1,56 @@
 #include "ir/interpreter.h"
 
+#include <numeric>
+
 #include "ir/ops.h"
 
 namespace xjit {
 
-TensorData& EvalContext::Out(int64_t rows) const {
-  const Value* value = op->result();
+TensorData& EvalContext::Out(int64_t rows, size_t result) const {
+  const Value* value = op->result(result);
   TensorData& data = (*values)[value];
   data.rows = rows;
   data.cols = value->type.cols();
-  data.f.assign(static_cast<size_t>(data.rows * data.cols), 0.0f);
+  const size_t size = static_cast<size_t>(data.rows * data.cols);
+  data.f.clear();
+  data.ids.clear();
+  if (value->type.elem == DType::kI32) {
+    data.ids.assign(size, 0);
+  } else {
+    data.f.assign(size, 0.0f);
+  }
   return data;
+}
+
+std::vector<int64_t> InterpStep::OwnRows(int rank, int size) const {
+  std::vector<int64_t> rows;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if ((sequence.empty() ? 0 : sequence[i]) % size == rank) rows.push_back(static_cast<int64_t>(i));
+  }
+  return rows;
+}
+
+std::vector<int64_t> EvalContext::Tokens(size_t operand) const {
+  const Value* value = op->operands[operand].value;
+  if (value->type.dims[0].symbol == 'R') {
+    return step->OwnRows(step->ranks != nullptr ? step->ranks->rank() : 0,
+                         step->ranks != nullptr ? step->ranks->size() : 1);
+  }
+  std::vector<int64_t> tokens(static_cast<size_t>(In(operand).rows));
+  std::iota(tokens.begin(), tokens.end(), int64_t{0});
+  return tokens;
 }
 
 absl::Status EvalContext::Vector(const Weight* w, std::vector<float>* out) const {
   out->resize(static_cast<size_t>(w->type.cols()));
   return weights->Row(layer, *w, 0, *out);
+}
+
+float Dot(const float* x, const float* w, int64_t k) {
+  // Order hardly matters to the result, and the additions overlap.
+  double sum[4] = {0, 0, 0, 0};
+  for (int64_t i = 0; i < k; ++i) sum[i & 3] += static_cast<double>(x[i]) * static_cast<double>(w[i]);
+  return static_cast<float>((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 absl::Status MatMul(const EvalContext& eval, const TensorData& x, const Weight& w, TensorData* y) {
@@ -24,14 +59,7 @@ absl::Status MatMul(const EvalContext& eval, const TensorData& x, const Weight& 
   std::vector<float> row(static_cast<size_t>(k));
   for (int64_t j = 0; j < n; ++j) {
     XJIT_RETURN_IF_ERROR(eval.weights->Row(eval.layer, w, j, row));
-    for (int64_t m = 0; m < x.rows; ++m) {
-      // Four partial sums in double: order hardly matters to the result, and the additions overlap.
-      double sum[4] = {0, 0, 0, 0};
-      const float* a = x.row(m);
-      for (int64_t i = 0; i < k; ++i)
-        sum[i & 3] += static_cast<double>(a[i]) * static_cast<double>(row[static_cast<size_t>(i)]);
-      y->row(m)[j] = static_cast<float>((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    }
+    for (int64_t m = 0; m < x.rows; ++m) y->row(m)[j] = Dot(x.row(m), row.data(), k);
   }
   return absl::OkStatus();
 }

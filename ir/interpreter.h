@@ -38,12 +38,27 @@ struct InterpKv {
   std::map<int64_t, std::vector<float>> k, v;
 };
 
+// How the ranks of a sharded module meet in the interpreter (ir/interp_ranks.h).
+class Collective {
+ public:
+  virtual ~Collective() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Every rank gives its values and gets all ranks', by rank. Fails on all where one fails.
+  virtual absl::StatusOr<std::vector<std::vector<float>>> Gather(std::vector<float> mine) = 0;
+};
+
 // What a step is: the tokens in order, each with its position and its sequence.
 struct InterpStep {
   std::vector<int32_t> ids;
   std::vector<int32_t> positions;
   std::vector<InterpKv*> kv;        // of each token
   std::vector<int32_t> logit_rows;  // rows that select_rows keeps, ascending
+  std::vector<int32_t> sequence;    // of each token, as own_rows shares them out; empty: all of sequence 0
+  Collective* ranks = nullptr;      // of a sharded module; nullptr: a rank alone
+
+  // The tokens of sequences that belong to `rank`.
+  std::vector<int64_t> OwnRows(int rank, int size) const;
 };
 
 // What an op's reference sees.
@@ -56,8 +71,10 @@ class EvalContext {
   std::map<const Value*, TensorData>* values = nullptr;
 
   const TensorData& In(size_t operand) const { return values->at(op->operands[operand].value); }
-  // The result, sized rows x the type's columns.
-  TensorData& Out(int64_t rows) const;
+  // A result, sized rows x the type's columns and zero: ids where its elements are i32, else floats.
+  TensorData& Out(int64_t rows, size_t result = 0) const;
+  // The token that each row of an operand is: its number, or for rows of a rank's own sequences (R) that token's.
+  std::vector<int64_t> Tokens(size_t operand) const;
   absl::Status Vector(const Weight* w, std::vector<float>* out) const;
 };
 
@@ -70,5 +87,7 @@ absl::StatusOr<std::vector<TensorData>> InterpretFunction(const Module& module, 
 
 // y[m, n] = x[m, :] . w[n, :] (+ nothing): the product every linear op shares.
 absl::Status MatMul(const EvalContext& eval, const TensorData& x, const Weight& w, TensorData* y);
+// x . w as MatMul sums it: four partial sums in double.
+float Dot(const float* x, const float* w, int64_t k);
 
 }  // namespace xjit

@@ -25,6 +25,9 @@ enum class OperandKind : uint8_t {
 
 enum class Effects : uint8_t { kPure, kReadsKv, kWritesKv };
 
+// "an f32 tensor [rows, columns]".
+std::string_view KindName(OperandKind kind);
+
 struct OperandSpec {
   std::string_view name;
   OperandKind kind;
@@ -43,6 +46,8 @@ inline AttrSpec StrAttr(std::string_view name) { return {name, std::nullopt, Att
 inline AttrSpec StrAttr(std::string_view name, std::string fallback) {
   return {name, Attr(std::move(fallback)), std::nullopt};
 }
+inline AttrSpec BoolAttr(std::string_view name) { return {name, Attr(false), std::nullopt}; }
+inline AttrSpec ListAttr(std::string_view name) { return {name, Attr(std::vector<int64_t>{}), std::nullopt}; }
 inline AttrSpec ChainAttr(std::string_view name) { return {name, Attr(Chain{}), std::nullopt}; }
 
 struct OpInfo {
@@ -69,12 +74,13 @@ const OpInfo& Info(OpCode code);
 inline std::string_view Name(OpCode code) { return Info(code).name; }
 std::optional<OpCode> ParseOpCode(std::string_view name);
 int NumOps();
-// Chain items that gemm knows: name, how many operand arguments, how many numbers.
+// Chain items: name, how many operand arguments, how many numbers behind them, what they do.
 struct ChainItemSpec {
   std::string_view chain;  // "prologue" or "epilogue"
   std::string_view name;
   int operands;
   int numbers;
+  std::string_view doc;
 };
 const std::vector<ChainItemSpec>& ChainItems();
 

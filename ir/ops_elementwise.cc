@@ -1,8 +1,8 @@
 // Elementwise ops and the norm.
+#include "ir/chains.h"
 #include "ir/interpreter.h"
 #include "ir/ops.h"
 #include "ir/support/ref/eltwise.h"
-#include "ir/support/ref/norm.h"
 
 namespace xjit {
 namespace {
@@ -30,14 +30,23 @@ absl::Status InferVector(const Op& op, const Module*, std::vector<Type>* types) 
   return absl::OkStatus();
 }
 
+absl::Status InferRmsNorm(const Op& op, const Module*, std::vector<Type>* types) {
+  const int64_t cols = op.operand(0)->type.cols(), group = op.weight(1)->type.cols();
+  if (cols % group != 0) {
+    return InvalidArgument("rms_norm: x has {} columns, which are not groups of @{}'s {}", cols, op.weight(1)->name,
+                           group);
+  }
+  types->push_back(op.operand(0)->type);
+  return absl::OkStatus();
+}
+
 absl::Status EvalRmsNorm(const Op& op, EvalContext& eval) {
   const TensorData& x = eval.In(0);
   std::vector<float> gain;
   XJIT_RETURN_IF_ERROR(eval.Vector(op.weight(1), &gain));
   TensorData& y = eval.Out(x.rows);
-  for (int64_t m = 0; m < x.rows; ++m) {
-    ref::RmsNorm(x.row(m), gain.data(), x.cols, static_cast<float>(op.Float("eps")), y.row(m));
-  }
+  y.f = x.f;
+  NormGroups(gain, static_cast<float>(op.Float("eps")), &y);
   return absl::OkStatus();
 }
 
@@ -62,6 +71,33 @@ absl::Status EvalMul(const Op&, EvalContext& eval) {
   return absl::OkStatus();
 }
 
+// Elementwise of x with at most one number.
+template <void (*F)(const float*, int64_t, float, float*)>
+absl::Status EvalWith(const Op& op, EvalContext& eval) {
+  TensorData& y = eval.Out(eval.In(0).rows);
+  const std::string_view number = op.code == OpCode::kScale ? "by" : "cap";
+  F(eval.In(0).f.data(), static_cast<int64_t>(y.f.size()), static_cast<float>(op.Float(number)), y.f.data());
+  return absl::OkStatus();
+}
+
+absl::Status VerifySoftCap(const Op& op, const Module*) {
+  if (op.Float("cap") > 0) return absl::OkStatus();
+  return InvalidArgument("soft_cap: cap is {}, not above 0", op.Float("cap"));
+}
+
+absl::Status EvalGelu(const Op&, EvalContext& eval) {
+  TensorData& y = eval.Out(eval.In(0).rows);
+  ref::Gelu(eval.In(0).f.data(), static_cast<int64_t>(y.f.size()), y.f.data());
+  return absl::OkStatus();
+}
+
+absl::Status EvalClampedSwiglu(const Op& op, EvalContext& eval) {
+  TensorData& y = eval.Out(eval.In(0).rows);
+  ref::ClampedSwiglu(eval.In(0).f.data(), eval.In(1).f.data(), static_cast<int64_t>(y.f.size()),
+                     static_cast<float>(op.Float("limit")), static_cast<float>(op.Float("alpha")), y.f.data());
+  return absl::OkStatus();
+}
+
 absl::Status EvalSilu(const Op&, EvalContext& eval) {
   TensorData& y = eval.Out(eval.In(0).rows);
   ref::Silu(eval.In(0).f.data(), static_cast<int64_t>(y.f.size()), y.f.data());
@@ -74,9 +110,11 @@ OpInfo DefineRmsNorm() {
   return {.operands = {{"x", OperandKind::kFloat}, {"gain", OperandKind::kVector}},
           .attrs = {FloatAttr("eps", 1e-5)},
           .results = {"n"},
-          .infer = InferVector,
+          .infer = InferRmsNorm,
           .reference = EvalRmsNorm,
-          .doc = "n = x * gain / sqrt(mean(x^2) + eps)  [Zhang & Sennrich 2019, arXiv:1910.07467]"};
+          .doc =
+              "n = x * gain / sqrt(mean(x^2) + eps), of each group of as many columns as gain has  [Zhang & Sennrich "
+              "2019, arXiv:1910.07467]"};
 }
 OpInfo DefineAddBias() {
   return {.operands = {{"x", OperandKind::kFloat}, {"bias", OperandKind::kVector}},
@@ -105,6 +143,41 @@ OpInfo DefineSilu() {
           .infer = InferSame,
           .reference = EvalSilu,
           .doc = "y = x / (1 + exp(-x))  [Elfwing et al. 2017, arXiv:1702.03118]"};
+}
+
+OpInfo DefineScale() {
+  return {.operands = {{"x", OperandKind::kFloat}},
+          .attrs = {FloatAttr("by")},
+          .results = {"y"},
+          .infer = InferSame,
+          .reference = EvalWith<ref::Scale>,
+          .doc = "y = x * by"};
+}
+OpInfo DefineSoftCap() {
+  return {.operands = {{"x", OperandKind::kFloat}},
+          .attrs = {FloatAttr("cap")},
+          .results = {"y"},
+          .infer = InferSame,
+          .verify = VerifySoftCap,
+          .reference = EvalWith<ref::SoftCap>,
+          .doc = "y = cap * tanh(x / cap)  [Gemma 2, arXiv:2408.00118]"};
+}
+OpInfo DefineGelu() {
+  return {.operands = {{"x", OperandKind::kFloat}},
+          .results = {"y"},
+          .infer = InferSame,
+          .reference = EvalGelu,
+          .doc = "y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))  [Hendrycks & Gimpel 2016, arXiv:1606.08415]"};
+}
+OpInfo DefineClampedSwiglu() {
+  return {.operands = {{"gate", OperandKind::kFloat}, {"up", OperandKind::kFloat}},
+          .attrs = {FloatAttr("limit"), FloatAttr("alpha")},
+          .results = {"y"},
+          .infer = InferBinary,
+          .reference = EvalClampedSwiglu,
+          .doc =
+              "y = (clamp(up, -limit, limit) + 1) * g * sigmoid(alpha * g), g = min(gate, limit)  [gpt-oss, "
+              "arXiv:2508.10925]"};
 }
 
 }  // namespace xjit

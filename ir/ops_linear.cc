@@ -4,10 +4,9 @@
 #include <bit>
 #include <cmath>
 
+#include "ir/chains.h"
 #include "ir/interpreter.h"
 #include "ir/ops.h"
-#include "ir/support/ref/eltwise.h"
-#include "ir/support/ref/norm.h"
 
 namespace xjit {
 namespace {
@@ -31,77 +30,20 @@ absl::Status EvalLinear(const Op& op, EvalContext& eval) {
   return MatMul(eval, x, *op.weight(1), &eval.Out(x.rows));
 }
 
-// Checks the names, arguments and types of a chain against ChainItems().
-absl::Status CheckChain(const Op& op, std::string_view chain) {
-  for (const ChainItem& item : op.ChainAttr(chain)) {
-    const auto& specs = ChainItems();
-    const auto spec = std::find_if(specs.begin(), specs.end(),
-                                   [&](const ChainItemSpec& s) { return s.chain == chain && s.name == item.name; });
-    if (spec == specs.end()) return InvalidArgument("{}: unknown {} item '{}'", Name(op.code), chain, item.name);
-    int operands = 0, numbers = 0;
-    bool in_order = true;
-    for (const auto& arg : item.args) {
-      (std::holds_alternative<int>(arg) ? operands : numbers)++;
-      in_order = in_order && (numbers == 0 || !std::holds_alternative<int>(arg));
-    }
-    if (op.Item(chain, item.name) != &item)
-      return InvalidArgument("{}: {} item '{}' is given twice", Name(op.code), chain, item.name);
-    if (operands != spec->operands || numbers != spec->numbers || !in_order) {
-      return InvalidArgument("{}: {} item '{}' takes {} operands and {} numbers", Name(op.code), chain, item.name,
-                             spec->operands, spec->numbers);
-    }
-  }
-  return absl::OkStatus();
-}
-
-const Operand& ItemOperand(const Op& op, const ChainItem& item) {
-  return op.operands[static_cast<size_t>(std::get<int>(item.args[0]))];
-}
-
-absl::Status CheckVectorItem(const Op& op, std::string_view chain, std::string_view name, int64_t size) {
-  const ChainItem* item = op.Item(chain, name);
-  if (item == nullptr) return absl::OkStatus();
-  const Operand& o = ItemOperand(op, *item);
-  if (o.weight == nullptr || o.weight->type.dims.size() != 1 || o.weight->type.cols() != size ||
-      o.weight->type.elem != DType::kF32) {
-    return InvalidArgument("{}: {} needs an f32 weight of {} values", Name(op.code), name, size);
-  }
-  return absl::OkStatus();
+absl::Status CheckResidual(const Op& op, const Type& result) {
+  const ChainItem* residual = op.Item("epilogue", "residual");
+  if (residual == nullptr) return absl::OkStatus();
+  const Operand& o = ItemOperand(op, *residual);
+  if (o.value != nullptr && o.value->type == result) return absl::OkStatus();
+  return InvalidArgument("{}: residual must be {}", Name(op.code), ToString(result));
 }
 
 absl::Status InferGemm(const Op& op, const Module*, std::vector<Type>* types) {
   XJIT_RETURN_IF_ERROR(CheckDepth(op));
-  XJIT_RETURN_IF_ERROR(CheckChain(op, "prologue"));
-  XJIT_RETURN_IF_ERROR(CheckChain(op, "epilogue"));
-  int64_t n = op.weight(1)->type.dims[0].size;
-  XJIT_RETURN_IF_ERROR(CheckVectorItem(op, "prologue", "rms_norm", op.operand(0)->type.cols()));
-  XJIT_RETURN_IF_ERROR(CheckVectorItem(op, "epilogue", "bias", n));
-  if (op.Item("epilogue", "silu_mul") != nullptr) {
-    if (!op.weight(1)->interleaved() || op.weight(1)->part_rows.size() != 2 ||
-        op.weight(1)->part_rows[0] != op.weight(1)->part_rows[1]) {
-      return InvalidArgument("gemm: silu_mul needs a weight interleaved of two equal parts, @gate|up");
-    }
-    n /= 2;
-  }
-  types->push_back(Type::Rows(op.operand(0)->type.dims[0], n));
-  if (const ChainItem* residual = op.Item("epilogue", "residual")) {
-    const Operand& o = ItemOperand(op, *residual);
-    if (o.value == nullptr || o.value->type != types->back()) {
-      return InvalidArgument("gemm: residual must be {}", ToString(types->back()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ApplyPrologue(const Op& op, EvalContext& eval, const TensorData& x, TensorData* y) {
-  *y = x;
-  for (const ChainItem& item : op.ChainAttr("prologue")) {
-    std::vector<float> gain;
-    XJIT_RETURN_IF_ERROR(eval.Vector(ItemOperand(op, item).weight, &gain));
-    const float eps = static_cast<float>(std::get<double>(item.args[1]));
-    for (int64_t m = 0; m < x.rows; ++m) ref::RmsNorm(y->row(m), gain.data(), x.cols, eps, y->row(m));
-  }
-  return absl::OkStatus();
+  XJIT_RETURN_IF_ERROR(CheckPrologue(op));
+  XJIT_RETURN_IF_ERROR(CheckChain(op, "epilogue", "bias silu_mul gelu_mul clamped_swiglu soft_cap scale residual"));
+  XJIT_RETURN_IF_ERROR(InferEpilogue(op, *op.weight(1), op.operand(0)->type.dims[0], types));
+  return CheckResidual(op, types->back());
 }
 
 absl::Status EvalGemm(const Op& op, EvalContext& eval) {
@@ -111,36 +53,17 @@ absl::Status EvalGemm(const Op& op, EvalContext& eval) {
   product.cols = op.weight(1)->type.dims[0].size;
   product.f.resize(static_cast<size_t>(product.rows * product.cols));
   XJIT_RETURN_IF_ERROR(MatMul(eval, x, *op.weight(1), &product));
-  for (const ChainItem& item : op.ChainAttr("epilogue")) {
-    if (item.name == "bias") {
-      std::vector<float> bias;
-      XJIT_RETURN_IF_ERROR(eval.Vector(ItemOperand(op, item).weight, &bias));
-      for (int64_t m = 0; m < product.rows; ++m) ref::Add(product.row(m), bias.data(), product.cols, product.row(m));
-    } else if (item.name == "silu_mul") {
-      TensorData half;
-      half.rows = product.rows;
-      half.cols = product.cols / 2;
-      half.f.resize(static_cast<size_t>(half.rows * half.cols));
-      for (int64_t m = 0; m < product.rows; ++m) {
-        ref::SiluMul(product.row(m), product.row(m) + half.cols, half.cols, half.row(m));
-      }
-      product = std::move(half);
-    } else {
-      const TensorData& residual = (*eval.values)[ItemOperand(op, item).value];
-      for (int64_t m = 0; m < product.rows; ++m)
-        ref::Add(product.row(m), residual.row(m), product.cols, product.row(m));
-    }
-  }
+  XJIT_RETURN_IF_ERROR(ApplyEpilogue(op, eval, &product));
   eval.Out(x.rows).f = std::move(product.f);
   return absl::OkStatus();
 }
 
 absl::Status InferPrepare(const Op& op, const Module*, std::vector<Type>* types) {
-  XJIT_RETURN_IF_ERROR(CheckChain(op, "prologue"));
-  XJIT_RETURN_IF_ERROR(CheckVectorItem(op, "prologue", "rms_norm", op.operand(0)->type.cols()));
+  XJIT_RETURN_IF_ERROR(CheckPrologue(op));
   const auto out = ParseDType(op.Str("out"));
-  if (!out.has_value() || (*out != DType::kF32 && *out != DType::kBF16 && *out != DType::kQ8Act)) {
-    return InvalidArgument("prepare: out is f32, bf16 or q8act, not '{}'", op.Str("out"));
+  if (!out.has_value() ||
+      (*out != DType::kF32 && *out != DType::kBF16 && *out != DType::kQ8Act && *out != DType::kI8Act)) {
+    return InvalidArgument("prepare: out is f32, bf16, q8act or i8act, not '{}'", op.Str("out"));
   }
   if (*out == DType::kQ8Act && op.operand(0)->type.cols() % 32 != 0) {
     return InvalidArgument("prepare: q8act needs a multiple of 32 columns, x has {}", op.operand(0)->type.cols());
@@ -162,11 +85,12 @@ absl::Status EvalPrepare(const Op& op, EvalContext& eval) {
   const DType out = op.result()->type.elem;
   if (out == DType::kBF16) {
     for (float& v : y.f) v = RoundBf16(v);
-  } else if (out == DType::kQ8Act) {
-    for (size_t b = 0; b < y.f.size(); b += 32) {
+  } else if (out == DType::kQ8Act || out == DType::kI8Act) {
+    const size_t block = out == DType::kQ8Act ? 32 : static_cast<size_t>(y.cols);
+    for (size_t b = 0; b < y.f.size(); b += block) {
       float amax = 0;
-      for (size_t i = b; i < b + 32; ++i) amax = std::max(amax, std::fabs(y.f[i]));
-      for (size_t i = b; i < b + 32; ++i) {
+      for (size_t i = b; i < b + block; ++i) amax = std::max(amax, std::fabs(y.f[i]));
+      for (size_t i = b; i < b + block; ++i) {
         y.f[i] = amax == 0 ? 0 : std::nearbyint(y.f[i] * (127.0f / amax)) * (amax / 127.0f);
       }
     }
@@ -192,7 +116,8 @@ OpInfo DefineGemm() {
       .infer = InferGemm,
       .reference = EvalGemm,
       .doc =
-          "y = epilogue(prologue(x) w^T); prologue: rms_norm(@gain, eps); epilogue: bias(@b), silu_mul, residual(%x)"};
+          "y = epilogue(prologue(x) w^T); prologue: rms_norm(@gain, eps); epilogue, in this order: bias(@b), one of "
+          "silu_mul, gelu_mul and clamped_swiglu(limit, alpha), soft_cap(cap), scale(by), residual(%x)"};
 }
 OpInfo DefinePrepare() {
   return {.operands = {{"x", OperandKind::kFloat}},
@@ -200,7 +125,9 @@ OpInfo DefinePrepare() {
           .results = {"p"},
           .infer = InferPrepare,
           .reference = EvalPrepare,
-          .doc = "a gemm's prologue on its own, its result converted to what the kernel reads: f32, bf16 or q8act"};
+          .doc =
+              "a gemm's prologue on its own, its result converted to what the kernel reads: f32, bf16, "
+              "q8act (int8 in blocks of 32) or i8act (int8 with one scale a row)"};
 }
 
 }  // namespace xjit

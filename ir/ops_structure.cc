@@ -15,13 +15,25 @@ absl::Status InferEmbed(const Op& op, const Module*, std::vector<Type>* types) {
   return absl::OkStatus();
 }
 
+absl::Status VerifyEmbed(const Op& op, const Module*) {
+  const int64_t rows = op.weight(1)->type.dims[0].size, first = op.Int("first"), vocab = op.Int("vocab");
+  if (first == 0 && vocab == 0) return absl::OkStatus();
+  if (first < 0 || first + rows > vocab) {
+    return InvalidArgument("embed: rows {}..{} are not inside the vocabulary of {}", first, first + rows - 1, vocab);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status EvalEmbed(const Op& op, EvalContext& eval) {
   const TensorData& ids = eval.In(0);
   TensorData& y = eval.Out(ids.rows);
-  const int64_t vocab = op.weight(1)->type.dims[0].size;
+  const int64_t rows = op.weight(1)->type.dims[0].size, first = op.Int("first");
+  const int64_t vocab = op.Int("vocab") > 0 ? op.Int("vocab") : rows;
   for (int64_t m = 0; m < ids.rows; ++m) {
-    const int64_t id = ids.ids[static_cast<size_t>(m)];
+    int64_t id = ids.ids[static_cast<size_t>(m)];
     if (id < 0 || id >= vocab) return InvalidArgument("embed: token id {} is outside the vocabulary of {}", id, vocab);
+    id -= first;
+    if (id < 0 || id >= rows) continue;
     XJIT_RETURN_IF_ERROR(eval.weights->Row(eval.layer, *op.weight(1), id, {y.row(m), static_cast<size_t>(y.cols)}));
   }
   return absl::OkStatus();
@@ -107,10 +119,14 @@ absl::Status VerifyReturn(const Op& op, const Module*) {
 
 OpInfo DefineEmbed() {
   return {.operands = {{"ids", OperandKind::kIds}, {"table", OperandKind::kMatrix}},
+          .attrs = {IntAttr("first", 0), IntAttr("vocab", 0)},
           .results = {"x"},
           .infer = InferEmbed,
+          .verify = VerifyEmbed,
           .reference = EvalEmbed,
-          .doc = "x[m, :] = table[ids[m], :]"};
+          .doc =
+              "x[m, :] = table[ids[m], :]; a rank's share: the table holds rows from `first` on of `vocab`, and other "
+              "ids give zeros"};
 }
 OpInfo DefineSlice() {
   return {.operands = {{"x", OperandKind::kFloat}},

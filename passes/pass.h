@@ -16,6 +16,9 @@ namespace xjit {
 // Where the pipeline can stop and print.
 enum class PassStage : uint8_t { kGraph, kFused, kSharded, kPlanned };
 
+// "graph", "fused", ...
+std::string_view StageName(PassStage stage);
+
 // What a pass may know, and where it reports what it did not do.
 class PassContext {
  public:

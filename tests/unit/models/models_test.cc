@@ -93,7 +93,7 @@ TEST(Families, TensorTablesCoverTheGraph) {
       EXPECT_TRUE(hf.insert(std::string(t.hf)).second) << t.hf;
       EXPECT_TRUE(gguf.insert(std::string(t.gguf)).second) << t.gguf;
       const bool rotary = t.symbol == "q" || t.symbol == "k" || t.symbol == "q_bias" || t.symbol == "k_bias";
-      EXPECT_EQ(t.rope_rows, rotary) << t.symbol;
+      EXPECT_EQ((t.flags & TensorName::kRopeRows) != 0, rotary) << t.symbol;
       EXPECT_EQ(t.hf.find("{}") == std::string_view::npos, t.gguf.find("{}") == std::string_view::npos) << t.symbol;
     }
     for (const auto& f : module->functions) {

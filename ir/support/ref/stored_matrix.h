@@ -1,0 +1,43 @@
+// A matrix as a checkpoint stores it, with the scales and zero points that lie in tensors of their own, and what it
+// means: rows of f32, in plain loops.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ir/support/dtype.h"
+
+namespace xjit {
+
+// The pointers need no alignment; whoever fills this in has checked that all it describes lies in its tensors.
+struct StoredMatrix {
+  enum class Layout : uint8_t {
+    kRows,     // [n, k] of `type`, row after row
+    kColumns,  // [k, n]: transposed; `type` has blocks of one element
+    kFp4,      // [n, k / 32, 16] bytes of two FP4, the even element in the low bits; scales E8M0 [n, k / 32]
+    kAwq,      // [k, n / 8] words of eight int4; bits 4i.. are row 0, 2, 4, 6, 1, 3, 5, 7 [i] of the eight
+    kGptq,     // [k / 8, n] words of eight int4, in the order of k
+  };
+  Layout layout = Layout::kRows;
+  DType type = DType::kF32;  // of an element: f32 .. q6_k, i8, f8e4m3; mxfp4 and i4 for the packed layouts
+  int64_t n = 0;
+  int64_t k = 0;
+  const std::byte* values = nullptr;
+
+  // kRows, kColumns: one for each block of so many rows and columns, [blocks of rows, blocks of columns]; null: none.
+  // kAwq, kGptq: [groups, n], a group being scale_cols elements of k.
+  const std::byte* scales = nullptr;
+  DType scale_type = DType::kF32;  // f32, f16 or bf16
+  int64_t scale_rows = 1;
+  int64_t scale_cols = 1;
+
+  // kAwq, kGptq: int4 [groups, n / 8], packed along n as kAwq's values, or in plain order; null: 8 throughout.
+  const std::byte* zeros = nullptr;
+  int zero_offset = 0;                  // added to them: GPTQ's first format stores them less one
+  const std::byte* group_of = nullptr;  // kGptq: i32 [k], the group of each element; null: in order
+};
+
+// Elements [begin, end) of row `row`.
+void DequantizeRow(const StoredMatrix& m, int64_t row, int64_t begin, int64_t end, float* out);
+
+}  // namespace xjit
