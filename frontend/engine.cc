@@ -132,6 +132,9 @@ absl::Status Engine::InitJit() {
   passes.kv_dtype = kv_dtype_;
   XJIT_RETURN_IF_ERROR(RunPipeline(*fused_, PassStage::kGraph, PassStage::kFused, passes));
   fuse_notes_ = std::move(passes.notes);
+  if (const absl::Status missing = CheckHasKernels(*fused_); !missing.ok()) {
+    return Unimplemented("{}: {} (--backend interp runs it)", spec().arch, Message(missing));
+  }
   KernelLibraryOptions library;
   library.verify = options_.verify_kernels;
   kernels_ = std::make_unique<KernelLibrary>(target_, library);
@@ -357,7 +360,7 @@ EngineMemory Engine::memory() const {
 }
 
 int64_t Engine::kv_bytes(int64_t tokens) const {
-  return 2 * spec().layers * spec().kv_heads * spec().head_dim * (kv_dtype_ == DType::kF32 ? 4 : 2) * tokens;
+  return spec().layers * spec().kv_values() * (kv_dtype_ == DType::kF32 ? 4 : 2) * tokens;
 }
 
 int64_t Engine::weight_bytes_per_step() const {

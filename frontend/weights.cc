@@ -75,8 +75,7 @@ absl::StatusOr<std::vector<float>> WeightNames::Compute(std::string_view symbol)
   const bool local = symbol == "inv_freq_local";
   if (local && !spec.local_rope) return Internal("'@{}': the model has one rotary embedding", symbol);
   const RopeSpec& rope = local ? *spec.local_rope : spec.rope;
-  const int64_t dims =
-      spec.mla.kv_lora_rank > 0 ? spec.mla.rope_dim : (spec.rotary_dim > 0 ? spec.rotary_dim : spec.head_dim);
+  const int64_t dims = RotaryDim(spec);
   if (rope.scaling == RopeSpec::Scaling::kLongRope) {
     const auto want = static_cast<size_t>(dims / 2);
     if (rope.short_factors.size() != want || rope.long_factors.size() != want) {

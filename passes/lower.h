@@ -55,6 +55,10 @@ struct LoweringContext {
   int threads = 1;
 };
 
+// That every op of a fused or planned module has a kernel (whose plan may still refuse a size); Unimplemented names the
+// first that has none.
+absl::Status CheckHasKernels(const Module& fused);
+
 // The module must have gone through every pass. The kernels are in the library, not yet sealed.
 absl::StatusOr<std::unique_ptr<Program>> Lower(const Module& module, const LoweringContext& context);
 
