@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ir/interpreter.h"
+#include "ir/weight_rows.h"
 #include "passes/pass.h"
 
 namespace xjit {
@@ -24,6 +26,9 @@ class RandomWeights : public WeightSource {
 
  private:
   uint64_t seed_;
+  // The weight that was asked for last, with its name parsed.
+  Weight last_;
+  std::optional<WeightRows> rows_;
 };
 
 // What every function of a module computes for random inputs: @name -> results.

@@ -86,7 +86,7 @@ absl::StatusOr<PassResult> ChooseMla(Module& module, PassContext& context) {
       if (op->code != OpCode::kMlaAttention) continue;
       const Cost cost = CostOf(*op, context);
       const bool absorbed = cost.absorbed <= cost.expanded;
-      context.Fused(*f, *op,
+      context.Chose(*f, *op,
                     fmt::format("{}: {:.4g} multiply-adds a head{} absorbed, {:.4g} expanded ({} rows, {} sequences)",
                                 absorbed ? "absorbed" : "expanded", cost.absorbed,
                                 context.kv_length > 0 ? "" : " and cached token", cost.expanded, context.rows,

@@ -60,7 +60,7 @@ class FunctionSharder {
       }
     }
     XJIT_ASSIGN_OR_RETURN(const int reduced, PlaceAllReduces(module_, f_, partial_, context_));
-    XJIT_RETURN_IF_ERROR(InferAgain(module_, f_));
+    XJIT_RETURN_IF_ERROR(RefreshTypes(module_, f_));
     return changes_ + reduced;
   }
 
@@ -205,7 +205,7 @@ class FunctionSharder {
       return absl::OkStatus();
     }
     XJIT_RETURN_IF_ERROR(region.Apply());
-    Operand& w = op->operands[ProductWeight(*op)->type.is_experts() ? 2 : 1];
+    Operand& w = op->operands[WeightIndex(*op)];
     XJIT_ASSIGN_OR_RETURN(w.weight, SelectColumns(f_, *w.weight, columns.spans[0]));
     const auto ops = region.ops();
     claimed_.insert(ops.begin(), ops.end());

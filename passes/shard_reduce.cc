@@ -277,13 +277,4 @@ void RemoveItem(Op* op, std::string_view chain, std::string_view name) {
   }
 }
 
-absl::Status InferAgain(Module& module, Function& f) {
-  for (const auto& op : f.ops) {
-    std::vector<Type> types;
-    XJIT_RETURN_IF_ERROR(AtOp(*op, CheckOp(*op, &module, &types)));
-    for (size_t i = 0; i < types.size() && i < op->results.size(); ++i) op->results[i]->type = types[i];
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace xjit

@@ -16,7 +16,4 @@ absl::StatusOr<int> PlaceAllReduces(Module& module, Function& f, const std::set<
 // The item of a chain as an op's attribute and operands, gone from both.
 void RemoveItem(Op* op, std::string_view chain, std::string_view name);
 
-// Infers the types of all results again, in order.
-absl::Status InferAgain(Module& module, Function& f);
-
 }  // namespace xjit

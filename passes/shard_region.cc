@@ -73,9 +73,7 @@ bool Attends(const Op& op) { return IsAttention(op.code) || IsExpanded(op.code);
 }  // namespace
 
 Weight* ProductWeight(const Op& op) {
-  if (op.code == OpCode::kGemm || op.code == OpCode::kLinear) return op.weight(1);
-  if (op.code == OpCode::kGroupedGemm || op.code == OpCode::kExpertLinear) return op.weight(2);
-  return nullptr;
+  return IsProduct(op) || op.code == OpCode::kLinear || op.code == OpCode::kExpertLinear ? WeightOf(op) : nullptr;
 }
 
 bool IsExpertOp(const Op& op) {
@@ -342,7 +340,7 @@ absl::Status Region::ApplyWeights(Op* op, const Columns& want) {
   };
   if (op->code == OpCode::kAddBias) return select(op->operands[1]);
   if (op->code == OpCode::kExpertBias) return select(op->operands[2]);
-  XJIT_RETURN_IF_ERROR(select(op->operands[ProductWeight(*op)->type.is_experts() ? 2 : 1]));
+  XJIT_RETURN_IF_ERROR(select(op->operands[WeightIndex(*op)]));
   if (const ChainItem* bias = op->Item("epilogue", "bias")) {
     return select(op->operands[static_cast<size_t>(std::get<int>(bias->args[0]))]);
   }
