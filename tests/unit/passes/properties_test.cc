@@ -105,7 +105,7 @@ TEST(Passes, StandAnyModule) {
     SCOPED_TRACE(seed);
     const auto module = RandomOps(seed).Build();
     PassContext context =
-        Context({seed % 2 == 0 ? Isa::kAvx512Vnni : Isa::kAvx512Bf16, 1 + (seed % 3) * 30, DType::kBF16});
+        Context({seed % 2 == 0 ? Isa::kAvx512Vnni : Isa::kAvx512Bf16, 1 + static_cast<int64_t>(seed % 3) * 30, DType::kBF16});
     for (const PassInfo& info : Passes()) {
       const std::string before = PrintModule(*module);
       const PassInfo* list[] = {&info};
