@@ -104,6 +104,10 @@ TEST(Passes, StandAnyModule) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     const auto module = RandomOps(seed).Build();
+    // Offsets of a plan hold for the module that was planned.
+    for (const auto& f : module->functions) {
+      for (const auto& op : f->ops) op->attrs.erase("at");
+    }
     PassContext context =
         Context({seed % 2 == 0 ? Isa::kAvx512Vnni : Isa::kAvx512Bf16, 1 + static_cast<int64_t>(seed % 3) * 30, DType::kBF16});
     for (const PassInfo& info : Passes()) {
