@@ -14,9 +14,9 @@
 
 namespace xjit {
 
-// Weights that depend on nothing but seed, symbol, layer, expert, row and column, so that joined, interleaved, stacked
-// and sliced weights have the values of their symbols. Matrices have a standard deviation of 1/sqrt(k), vectors lie
-// around 1.
+// Weights that depend on nothing but seed, symbol, layer, expert, row and column, in the symbol's own numbering, so
+// that joined, interleaved, stacked and sliced weights have the values of their symbols. Matrices have a standard
+// deviation of 1/8, vectors lie around 1.
 class RandomWeights : public WeightSource {
  public:
   explicit RandomWeights(uint64_t seed) : seed_(seed) {}

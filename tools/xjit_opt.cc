@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "frontend/json.h"
+#include "frontend/machine_file.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
 #include "passes/check.h"
@@ -44,25 +44,12 @@ absl::StatusOr<std::vector<const PassInfo*>> ParsePasses(std::string_view text) 
 
 // The machine that passes plan for: never the host, so that the same text gives the same result anywhere.
 absl::StatusOr<TargetInfo> Target(const OptFlags& flags) {
+  if (!flags.machine.empty()) return ReadMachine(flags.machine);
   TargetInfo target;
-  std::string isa = flags.isa;
   target.threads = flags.threads;
-  if (!flags.machine.empty()) {
-    XJIT_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.machine));
-    XJIT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, flags.machine));
-    XJIT_ASSIGN_OR_RETURN(const JsonObject machine, JsonObject::From(json, flags.machine));
-    XJIT_ASSIGN_OR_RETURN(target.name, machine.StringOr("name", "machine"));
-    XJIT_ASSIGN_OR_RETURN(isa, machine.String("isa"));
-    XJIT_ASSIGN_OR_RETURN(const int64_t threads, machine.Int("threads", 1, 4096));
-    target.threads = static_cast<int>(threads);
-    constexpr int64_t kMostCache = int64_t{1} << 40;
-    XJIT_ASSIGN_OR_RETURN(target.l1d_bytes, machine.IntOr("l1d_bytes", target.l1d_bytes, 1, kMostCache));
-    XJIT_ASSIGN_OR_RETURN(target.l2_bytes, machine.IntOr("l2_bytes", target.l2_bytes, 1, kMostCache));
-    XJIT_ASSIGN_OR_RETURN(target.l3_bytes, machine.IntOr("l3_bytes", target.l3_bytes, 1, kMostCache));
-  }
-  const auto parsed = ParseIsa(isa);
-  if (!parsed.has_value()) return InvalidArgument("--isa {}: unknown (known: {})", isa, IsaList(Isa::kAmx));
-  target.isa = *parsed;
+  const auto isa = ParseIsa(flags.isa);
+  if (!isa.has_value()) return InvalidArgument("--isa {}: unknown (known: {})", flags.isa, IsaList(Isa::kAmx));
+  target.isa = *isa;
   return target;
 }
 
@@ -193,7 +180,8 @@ int main(int argc, char** argv) {
       ->group("Output");
 
   const std::string plans = "What passes plan for";
-  app.add_option("--machine", flags.machine, "machine file that passes plan for, as `xjit machine` prints it")
+  app.add_option("--machine", flags.machine,
+                 "machine that passes plan for: a name (xeon6980p-2s, ...) or a file as `xjit machine` prints it")
       ->group(plans);
   app.add_option("--isa", flags.isa, "instructions of the machine that passes plan for")
       ->capture_default_str()
