@@ -266,7 +266,7 @@ TEST_P(PlanTest, NoLiveValueIsOverwritten) {
 TEST_P(PlanTest, MemoryOfRandomModules) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(seed);
-    // TODO: with experts: plan_memory places the first result of an op only, and route has two.
+    // TODO: with experts: Replay knows one result an op, and route has two.
     const auto graph = testing::RandomGraph(seed, 2, /*experts=*/false).Build();
     const auto module = Plan(GetParam(), 2, PrintModule(*graph));
     Replay(*module, *module->Find("layer"), LayerArgs(*module, "layer"));
