@@ -22,28 +22,6 @@ const std::vector<OpInfo>& Table() {
   return kTable;
 }
 
-std::string_view KindName(OperandKind kind) {
-  switch (kind) {
-    case OperandKind::kFloat:
-      return "an f32 tensor [rows, columns]";
-    case OperandKind::kAct:
-      return "a tensor [rows, columns] of f32, bf16, q8act or i8act";
-    case OperandKind::kIds:
-      return "a tensor [rows] of i32";
-    case OperandKind::kRoutes:
-      return "a tensor [rows, columns] of i32";
-    case OperandKind::kExperts:
-      return "a weight @[experts, n, k]";
-    case OperandKind::kStep:
-      return "!step";
-    case OperandKind::kMatrix:
-      return "a weight @[n, k]";
-    case OperandKind::kVector:
-      return "an f32 weight @[n]";
-  }
-  return "";
-}
-
 bool Fits(const Operand& o, OperandKind kind) {
   const Type* type = o.value != nullptr ? &o.value->type : nullptr;
   switch (kind) {
@@ -93,6 +71,28 @@ absl::Status CheckAttrs(const Op& op, const OpInfo& info) {
 
 }  // namespace
 
+std::string_view KindName(OperandKind kind) {
+  switch (kind) {
+    case OperandKind::kFloat:
+      return "an f32 tensor [rows, columns]";
+    case OperandKind::kAct:
+      return "a tensor [rows, columns] of f32, bf16, q8act or i8act";
+    case OperandKind::kIds:
+      return "a tensor [rows] of i32";
+    case OperandKind::kRoutes:
+      return "a tensor [rows, columns] of i32";
+    case OperandKind::kExperts:
+      return "a weight @[experts, n, k]";
+    case OperandKind::kStep:
+      return "!step";
+    case OperandKind::kMatrix:
+      return "a weight @[n, k]";
+    case OperandKind::kVector:
+      return "an f32 weight @[n]";
+  }
+  return "";
+}
+
 const OpInfo& Info(OpCode code) { return Table()[static_cast<size_t>(code)]; }
 int NumOps() { return static_cast<int>(Table().size()); }
 
@@ -105,15 +105,16 @@ std::optional<OpCode> ParseOpCode(std::string_view name) {
 
 const std::vector<ChainItemSpec>& ChainItems() {
   static const std::vector<ChainItemSpec> kItems = {
-      {"prologue", "rms_norm", 1, 1},  // (@gain, eps)
-      {"epilogue", "bias", 1, 0},      // (@bias)
-      {"epilogue", "silu_mul", 0, 0},       {"epilogue", "gelu_mul", 0, 0},
-      {"epilogue", "clamped_swiglu", 0, 2},  // (limit, alpha)
-      {"epilogue", "soft_cap", 0, 1},        // (cap)
-      {"epilogue", "scale", 0, 1},           // (by)
-      {"epilogue", "combine", 1, 0},         // (%weights)
-      {"epilogue", "residual", 1, 0},        // (%x)
-      {"epilogue", "rms_norm", 1, 1},        // (@gain, eps): of all_reduce
+      {"prologue", "rms_norm", 1, 1, "(@gain, eps): norms groups of as many columns as the gain has"},
+      {"epilogue", "bias", 1, 0, "(@b): adds b[n] to column n; of experts b[expert, n, 0]"},
+      {"epilogue", "silu_mul", 0, 0, "of an interleaved weight `gate|up`: silu(gate) * up, half the columns"},
+      {"epilogue", "gelu_mul", 0, 0, "the same with gelu(gate)"},
+      {"epilogue", "clamped_swiglu", 0, 2, "(limit, alpha): the same as the op of that name"},
+      {"epilogue", "soft_cap", 0, 1, "(cap): cap * tanh(y / cap)"},
+      {"epilogue", "scale", 0, 1, "(by): y * by"},
+      {"epilogue", "combine", 1, 0, "(%weights): a token's slots summed up by weight"},
+      {"epilogue", "residual", 1, 0, "(%x): adds x"},
+      {"epilogue", "rms_norm", 1, 1, "(@gain, eps): of all_reduce: the normed result as a second one"},
   };
   return kItems;
 }

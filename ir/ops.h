@@ -25,6 +25,9 @@ enum class OperandKind : uint8_t {
 
 enum class Effects : uint8_t { kPure, kReadsKv, kWritesKv };
 
+// "an f32 tensor [rows, columns]".
+std::string_view KindName(OperandKind kind);
+
 struct OperandSpec {
   std::string_view name;
   OperandKind kind;
@@ -71,12 +74,13 @@ const OpInfo& Info(OpCode code);
 inline std::string_view Name(OpCode code) { return Info(code).name; }
 std::optional<OpCode> ParseOpCode(std::string_view name);
 int NumOps();
-// Chain items that gemm knows: name, how many operand arguments, how many numbers.
+// Chain items: name, how many operand arguments, how many numbers behind them, what they do.
 struct ChainItemSpec {
   std::string_view chain;  // "prologue" or "epilogue"
   std::string_view name;
   int operands;
   int numbers;
+  std::string_view doc;
 };
 const std::vector<ChainItemSpec>& ChainItems();
 

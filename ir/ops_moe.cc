@@ -264,6 +264,11 @@ absl::Status InferGroupedGemm(const Op& op, const Module*, std::vector<Type>* ty
              o.value == nullptr || o.value->type != Type::Rows(rows, slots)) {
     return InvalidArgument("grouped_gemm: combine needs the weights of {} slots", slots);
   }
+  XJIT_ASSIGN_OR_RETURN(const DType out, ActivationType(op, types->back().cols() / slots));
+  if (out != DType::kF32 && combine != nullptr) {
+    return InvalidArgument("grouped_gemm: rows that are combined leave as f32, not {}", Name(out));
+  }
+  types->back().elem = out;
   if (const ChainItem* residual = op.Item("epilogue", "residual")) {
     const Operand& o = ItemOperand(op, *residual);
     if (combine == nullptr || o.value == nullptr || o.value->type != types->back()) {
@@ -314,6 +319,7 @@ absl::Status EvalGroupedGemm(const Op& op, EvalContext& eval) {
       y = std::move(half);
     }
   }
+  RoundActivations(op.result()->type.elem, y.cols / slots, &y.f);
   eval.Out(x.rows).f = std::move(y.f);
   return absl::OkStatus();
 }
@@ -377,14 +383,15 @@ OpInfo DefineGroupedGemm() {
                        {"order", OperandKind::kRoutes},
                        {"offsets", OperandKind::kRoutes}},
           .optional = 2,
-          .attrs = {ChainAttr("prologue"), ChainAttr("epilogue"), IntAttr("first", 0)},
+          .attrs = {ChainAttr("prologue"), ChainAttr("epilogue"), IntAttr("first", 0), StrAttr("out", "f32")},
           .results = {"y"},
           .infer = InferGroupedGemm,
           .reference = EvalGroupedGemm,
           .doc =
               "expert_linear with prologue and epilogue, the experts' runs in the order of moe_sort side by side; "
               "prologue: rms_norm(@gain, eps); epilogue, in this order: bias(@b), one of silu_mul, gelu_mul and "
-              "clamped_swiglu(limit, alpha), combine(%weights), residual(%x)"};
+              "clamped_swiglu(limit, alpha), combine(%weights), residual(%x); out: the type in which the next "
+              "grouped_gemm reads the result, rounded slot by slot"};
 }
 
 }  // namespace xjit

@@ -1,4 +1,5 @@
 // Prints modules, functions and ops as the text that the parser reads.
+#include <cmath>
 #include <set>
 
 #include "ir/ops.h"
@@ -9,6 +10,7 @@ namespace {
 
 // The shortest decimal that reads back as the same double, always with a point or an exponent.
 std::string FloatText(double value) {
+  if (std::isnan(value)) return "nan";
   std::string text = fmt::format("{}", value);
   if (text.find_first_of(".einf") == std::string::npos) text += ".0";
   return text;
@@ -17,8 +19,8 @@ std::string FloatText(double value) {
 std::string Quoted(std::string_view s) {
   std::string out = "\"";
   for (char c : s) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
+    if (c == '"' || c == '\\' || c == '\n') out += '\\';
+    out += c == '\n' ? 'n' : c;
   }
   return out + "\"";
 }
@@ -120,6 +122,8 @@ class Printer {
 };
 
 }  // namespace
+
+std::string PrintAttr(const Attr& attr) { return Printer().AttrText(attr, nullptr); }
 
 std::string PrintOp(const Op& op) {
   Printer printer;

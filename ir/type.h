@@ -12,6 +12,12 @@
 
 namespace xjit {
 
+// The symbols that stand for a size: see Dim.
+inline constexpr std::string_view kDimSymbols = "TLR";
+inline bool IsDimSymbol(std::string_view text) {
+  return text.size() == 1 && kDimSymbols.find(text[0]) != std::string_view::npos;
+}
+
 // A constant size, or one of the symbols that only a step knows: 'T' tokens in this step, 'L' rows that need logits,
 // 'R' tokens of a rank's own sequences.
 struct Dim {

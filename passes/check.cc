@@ -32,22 +32,25 @@ constexpr int kCheckRows = 5;
 }  // namespace
 
 absl::Status RandomWeights::Row(int64_t layer, const Weight& w, int64_t n, std::span<float> out) {
-  const auto parts = w.parts();
-  auto value = [&](const std::string& name, int64_t row, int64_t column) {
-    return Unit(seed_ ^ HashName(name) ^ Mix(static_cast<uint64_t>(layer + 1)) ^
-                Mix(static_cast<uint64_t>(row) << 32 ^ static_cast<uint64_t>(column)));
+  if (w.name != last_.name || w.type != last_.type || w.part_rows != last_.part_rows ||
+      w.stack_experts != last_.stack_experts) {
+    XJIT_ASSIGN_OR_RETURN(rows_, WeightRows::Of(w));
+    last_ = w;
+  }
+  auto value = [&](const WeightRows::Source& from, int64_t column) {
+    return Unit(seed_ ^ HashName(from.ref->symbol) ^ Mix(static_cast<uint64_t>(layer + 1)) ^
+                Mix(Mix(static_cast<uint64_t>(from.expert)) ^ static_cast<uint64_t>(from.row) << 32 ^
+                    static_cast<uint64_t>(column)));
   };
   if (w.type.dims.size() == 1) {
-    size_t at = 0;
-    for (const Weight::Part& part : parts) {
-      for (int64_t i = 0; i < part.rows; ++i) out[at++] = 1.0f + 0.5f * value(part.name, i, 0);
-    }
+    for (size_t i = 0; i < out.size(); ++i) out[i] = 1.0f + 0.5f * value(rows_->At(static_cast<int64_t>(i)), 0);
     return absl::OkStatus();
   }
-  size_t p = 0;
-  while (p + 1 < parts.size() && n >= parts[p].rows) n -= parts[p++].rows;
-  const float scale = std::sqrt(3.0f / static_cast<float>(out.size()));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = scale * value(parts[p].name, n, static_cast<int64_t>(i));
+  // One standard deviation for all matrices, that of 64 columns: 1 / sqrt(k) would keep a product's size, but a slice
+  // does not tell the k of its symbol and must have the symbol's values.
+  constexpr float kScale = 1.7320508f / 8;  // sqrt(3), for a uniform distribution, / sqrt(64)
+  const WeightRows::Source from = rows_->At(n);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = kScale * value(from, from.columns.At(static_cast<int64_t>(i)));
   return absl::OkStatus();
 }
 

@@ -4,16 +4,19 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ir/interpreter.h"
+#include "ir/weight_rows.h"
 #include "passes/pass.h"
 
 namespace xjit {
 
-// Weights that depend on nothing but seed, symbol, layer, row and column, so that joined and interleaved weights have
-// the values of their parts. Matrices have a standard deviation of 1/sqrt(k), vectors lie around 1.
+// Weights that depend on nothing but seed, symbol, layer, expert, row and column, in the symbol's own numbering, so
+// that joined, interleaved, stacked and sliced weights have the values of their symbols. Matrices have a standard
+// deviation of 1/8, vectors lie around 1.
 class RandomWeights : public WeightSource {
  public:
   explicit RandomWeights(uint64_t seed) : seed_(seed) {}
@@ -21,6 +24,9 @@ class RandomWeights : public WeightSource {
 
  private:
   uint64_t seed_;
+  // The weight that was asked for last, with its name parsed.
+  Weight last_;
+  std::optional<WeightRows> rows_;
 };
 
 // What every function of a module computes for random inputs: @name -> results.

@@ -8,6 +8,7 @@
 #include "codegen/gemm/blocking.h"
 #include "ir/ops.h"
 #include "ir/verifier.h"
+#include "passes/lower_check.h"
 
 namespace xjit {
 
@@ -185,6 +186,7 @@ class Lowering {
   }
 
   absl::Status LowerOp(const Op& op) {
+    XJIT_RETURN_IF_ERROR(CheckLowerable(op));
     switch (op.code) {
       case OpCode::kSlice:
         return absl::OkStatus();
@@ -217,7 +219,7 @@ class Lowering {
       case OpCode::kAddBias:
         return LowerEltwise(op, EltwiseOp::kAddRow);
       default:
-        return Unimplemented("{} has no kernel (the pass that rewrites it did not fire)", Name(op.code));
+        return Internal("lower: {} is not lowered", Name(op.code));
     }
   }
 

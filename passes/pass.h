@@ -16,6 +16,9 @@ namespace xjit {
 // Where the pipeline can stop and print.
 enum class PassStage : uint8_t { kGraph, kFused, kSharded, kPlanned };
 
+// "graph", "fused", ...
+std::string_view StageName(PassStage stage);
+
 // What a pass may know, and where it reports what it did not do.
 class PassContext {
  public:
@@ -28,7 +31,7 @@ class PassContext {
   int tp = 1;              // ranks that share the model; the module becomes that of `rank`
   int rank = 0;
 
-  // Notes for --explain, in order: "fuse_silu_mul: @layer %f: fused", "...: missed: gate has a second user".
+  // Notes for --explain, in order: "fuse_glu: @layer %f: fused", "...: missed: gate has a second user".
   std::vector<std::string> notes;
   std::string_view pass;  // the running one
 

@@ -18,6 +18,20 @@ std::string Where(const Function& f, const Op& op) {
 
 }  // namespace
 
+std::string_view StageName(PassStage stage) {
+  switch (stage) {
+    case PassStage::kGraph:
+      return "graph";
+    case PassStage::kFused:
+      return "fused";
+    case PassStage::kSharded:
+      return "sharded";
+    case PassStage::kPlanned:
+      return "planned";
+  }
+  return "";
+}
+
 void PassContext::Fused(const Function& f, const Op& op, std::string_view what) {
   notes.push_back(fmt::format("{}: {}: {}", pass, Where(f, op), what));
 }

@@ -1,35 +1,28 @@
 // xjit-opt: reads IR text, runs passes, prints the result.
+#include <algorithm>
+#include <optional>
 
-#include "frontend/json.h"
-#include "ir/ops.h"
+#include "frontend/machine_file.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
 #include "passes/check.h"
 #include "passes/pass.h"
 #include "tools/command.h"
+#include "tools/opt_list.h"
 
 namespace xjit::tools {
 namespace {
 
 struct OptFlags {
   std::string file, passes, machine, isa, kv_dtype = "bf16";
+  std::vector<std::string> print_after;
   bool verify_each = true, print_after_all = false, check = false, explain = false, list_passes = false,
-       list_ops = false;
+       list_ops = false, markdown = false;
+  int tp = 1, rank = 0;
   int threads = 2;
   int64_t rows = 1, logit_rows = 1;
   uint64_t seed = 1;
 };
-
-void ListPasses() {
-  for (const PassInfo& pass : Passes()) fmt::print("{:<18} {}\n", pass.name, pass.doc);
-}
-
-void ListOps() {
-  for (int i = 0; i < NumOps(); ++i) {
-    const OpInfo& info = Info(static_cast<OpCode>(i));
-    fmt::print("{:<16} {}\n", info.name, info.doc);
-  }
-}
 
 absl::StatusOr<std::vector<const PassInfo*>> ParsePasses(std::string_view text) {
   std::vector<const PassInfo*> list;
@@ -37,12 +30,12 @@ absl::StatusOr<std::vector<const PassInfo*>> ParsePasses(std::string_view text) 
     const size_t comma = std::min(text.find(','), text.size());
     const std::string_view name = text.substr(0, comma);
     text.remove_prefix(std::min(comma + 1, text.size()));
-    if (name == "all" || name == "fused") {
-      for (const PassInfo& pass : Passes()) {
-        if (name == "all" || pass.stage == PassStage::kFused) list.push_back(&pass);
-      }
-      continue;
+    // A stage's name stands for its passes.
+    const size_t before = list.size();
+    for (const PassInfo& pass : Passes()) {
+      if (name == "all" || name == StageName(pass.stage)) list.push_back(&pass);
     }
+    if (list.size() > before) continue;
     XJIT_ASSIGN_OR_RETURN(const PassInfo* pass, FindPass(name));
     list.push_back(pass);
   }
@@ -51,44 +44,51 @@ absl::StatusOr<std::vector<const PassInfo*>> ParsePasses(std::string_view text) 
 
 // The machine that passes plan for: never the host, so that the same text gives the same result anywhere.
 absl::StatusOr<TargetInfo> Target(const OptFlags& flags) {
+  if (!flags.machine.empty()) return ReadMachine(flags.machine);
   TargetInfo target;
-  std::string isa = flags.isa;
   target.threads = flags.threads;
-  if (!flags.machine.empty()) {
-    XJIT_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.machine));
-    XJIT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, flags.machine));
-    XJIT_ASSIGN_OR_RETURN(const JsonObject machine, JsonObject::From(json, flags.machine));
-    XJIT_ASSIGN_OR_RETURN(target.name, machine.StringOr("name", "machine"));
-    XJIT_ASSIGN_OR_RETURN(isa, machine.String("isa"));
-    XJIT_ASSIGN_OR_RETURN(const int64_t threads, machine.Int("threads", 1, 4096));
-    target.threads = static_cast<int>(threads);
-    constexpr int64_t kMostCache = int64_t{1} << 40;
-    XJIT_ASSIGN_OR_RETURN(target.l1d_bytes, machine.IntOr("l1d_bytes", target.l1d_bytes, 1, kMostCache));
-    XJIT_ASSIGN_OR_RETURN(target.l2_bytes, machine.IntOr("l2_bytes", target.l2_bytes, 1, kMostCache));
-    XJIT_ASSIGN_OR_RETURN(target.l3_bytes, machine.IntOr("l3_bytes", target.l3_bytes, 1, kMostCache));
-  }
-  const auto parsed = ParseIsa(isa);
-  if (!parsed.has_value()) return InvalidArgument("--isa {}: unknown (known: {})", isa, IsaList(Isa::kAmx));
-  target.isa = *parsed;
+  const auto isa = ParseIsa(flags.isa);
+  if (!isa.has_value()) return InvalidArgument("--isa {}: unknown (known: {})", flags.isa, IsaList(Isa::kAmx));
+  target.isa = *isa;
   return target;
 }
 
-absl::Status Run(const OptFlags& flags) {
-  if (flags.list_passes) {
-    ListPasses();
-    return absl::OkStatus();
-  }
-  if (flags.list_ops) {
-    ListOps();
-    return absl::OkStatus();
-  }
-  if (flags.file.empty())
-    return InvalidArgument("--passes without a file (xjit-opt FILE.xir --passes=a,b,c; - is standard input)");
-  XJIT_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.file == "-" ? "/dev/stdin" : flags.file));
-  XJIT_ASSIGN_OR_RETURN(const auto passes, ParsePasses(flags.passes));
-  XJIT_ASSIGN_OR_RETURN(auto module, ParseModule(text, flags.file));
-  XJIT_RETURN_IF_ERROR(Prefix(VerifyModule(*module), flags.file));
+// Every error of the text on a line of its own, so that an editor finds them; one alone is the program's error.
+absl::StatusOr<std::unique_ptr<Module>> Read(const std::string& file) {
+  XJIT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file == "-" ? "/dev/stdin" : file));
+  std::vector<Diagnostic> diagnostics;
+  auto module = ParseModuleDiagnostics(text, &diagnostics);
+  const auto place = [&file](const Diagnostic& d) { return fmt::format("{}:{}:{}", file, d.loc.line, d.loc.column); };
+  if (diagnostics.size() == 1) return InvalidArgument("{}: {}", place(diagnostics[0]), diagnostics[0].what);
+  for (const Diagnostic& d : diagnostics) fmt::print(stderr, "{}: error: {}\n", place(d), d.what);
+  if (module == nullptr) return InvalidArgument("{}: {}", file, CountText(diagnostics));
+  XJIT_RETURN_IF_ERROR(Prefix(VerifyModule(*module), file));
+  return module;
+}
 
+// --check: what the module computed before a pass is what it computes after it, up to the bound of the pass's stage.
+class MeaningCheck {
+ public:
+  static absl::StatusOr<MeaningCheck> Of(const Module& module, uint64_t seed) {
+    MeaningCheck check(seed);
+    XJIT_ASSIGN_OR_RETURN(check.before_, Observe(module, seed));
+    return check;
+  }
+  absl::Status After(const PassInfo& pass, const Module& module) {
+    auto after = Observe(module, seed_);
+    if (!after.ok()) return Prefix(after.status(), pass.name);
+    XJIT_RETURN_IF_ERROR(Prefix(CompareObserved(before_, *after, CheckBound(pass.stage), &module), pass.name));
+    before_ = *std::move(after);
+    return absl::OkStatus();
+  }
+
+ private:
+  explicit MeaningCheck(uint64_t seed) : seed_(seed) {}
+  uint64_t seed_;
+  Observed before_;
+};
+
+absl::StatusOr<PassContext> Context(const OptFlags& flags) {
   PassContext context;
   XJIT_ASSIGN_OR_RETURN(context.target, Target(flags));
   const auto kv = ParseDType(flags.kv_dtype);
@@ -96,27 +96,56 @@ absl::Status Run(const OptFlags& flags) {
   context.kv_dtype = *kv;
   context.rows = flags.rows;
   context.logit_rows = flags.logit_rows;
+  context.tp = flags.tp;
+  context.rank = flags.rank;
+  if (flags.rank >= flags.tp) return InvalidArgument("--rank {}: --tp {} has no such rank", flags.rank, flags.tp);
+  return context;
+}
 
-  Observed before;
-  if (flags.check) {
-    XJIT_ASSIGN_OR_RETURN(before, Observe(*module, flags.seed));
+absl::Status CheckPrintAfter(const OptFlags& flags, const std::vector<const PassInfo*>& passes) {
+  for (const std::string& name : flags.print_after) {
+    XJIT_RETURN_IF_ERROR(Prefix(FindPass(name).status(), "--print-after"));
+    if (std::none_of(passes.begin(), passes.end(), [&name](const PassInfo* pass) { return pass->name == name; })) {
+      return InvalidArgument("--print-after {}: --passes does not run it", name);
+    }
   }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const OptFlags& flags) {
+  if (flags.list_passes || flags.list_ops) {
+    if (flags.list_passes) fmt::print("{}", PassList());
+    if (flags.list_ops) fmt::print("{}", flags.markdown ? LanguageTables() : OpList());
+    return absl::OkStatus();
+  }
+  if (flags.file.empty())
+    return InvalidArgument("--passes without a file (xjit-opt FILE.xir --passes=a,b,c; - is standard input)");
+  XJIT_ASSIGN_OR_RETURN(const auto passes, ParsePasses(flags.passes));
+  XJIT_RETURN_IF_ERROR(CheckPrintAfter(flags, passes));
+  XJIT_ASSIGN_OR_RETURN(PassContext context, Context(flags));
+  XJIT_ASSIGN_OR_RETURN(const auto module, Read(flags.file));
+
+  std::optional<MeaningCheck> check;
+  if (flags.check) {
+    XJIT_ASSIGN_OR_RETURN(check, MeaningCheck::Of(*module, flags.seed));
+  }
+  bool printed = false;  // as it is now
   PassRunOptions options;
   options.verify_each = flags.verify_each;
   options.after = [&](std::string_view name, int changes, const Module& m) -> absl::Status {
-    if (flags.print_after_all) fmt::print("// after {} ({} changes)\n{}", name, changes, PrintModule(m));
-    if (!flags.check) return absl::OkStatus();
-    XJIT_ASSIGN_OR_RETURN(Observed after, Observe(m, flags.seed));
+    printed = flags.print_after_all ||
+              std::find(flags.print_after.begin(), flags.print_after.end(), name) != flags.print_after.end();
+    if (printed) fmt::print("// after {} ({} changes)\n{}", name, changes, PrintModule(m));
+    if (!check.has_value()) return absl::OkStatus();
     XJIT_ASSIGN_OR_RETURN(const PassInfo* pass, FindPass(name));
-    XJIT_RETURN_IF_ERROR(Prefix(CompareObserved(before, after, CheckBound(pass->stage), &m), name));
-    before = std::move(after);
-    return absl::OkStatus();
+    return check->After(*pass, m);
   };
-  XJIT_RETURN_IF_ERROR(RunPasses(*module, passes, context, options));
+  const absl::Status status = RunPasses(*module, passes, context, options);
   if (flags.explain) {
     for (const auto& note : context.notes) fmt::print(stderr, "{}\n", note);
   }
-  if (!flags.print_after_all || passes.empty()) fmt::print("{}", PrintModule(*module));
+  XJIT_RETURN_IF_ERROR(status);
+  if (!printed) fmt::print("{}", PrintModule(*module));
   return absl::OkStatus();
 }
 
@@ -125,29 +154,62 @@ absl::Status Run(const OptFlags& flags) {
 
 int main(int argc, char** argv) {
   using namespace xjit::tools;
-  CLI::App app("xjit-opt: parses IR text, verifies it, runs passes, prints it", "xjit-opt");
+  CLI::App app("xjit-opt: parses IR text (ir/SPEC.md), verifies it, runs passes, prints it", "xjit-opt");
   OptFlags flags;
   flags.isa = "avx512_bf16";
   app.add_option("file", flags.file, "IR text (*.xir), - for standard input");
-  app.add_option("--passes", flags.passes, "passes to run, in order: a,b,c; fused and all are the pipeline's");
-  app.add_flag("--verify-each,!--no-verify-each", flags.verify_each, "verify after each pass (default)");
-  app.add_flag("--print-after-all", flags.print_after_all, "print the module after each pass");
-  app.add_flag("--check", flags.check, "run the interpreter on random inputs before and after each pass");
-  app.add_flag("--explain", flags.explain, "say on stderr what was fused and what was not, and why");
-  app.add_flag("--list-passes", flags.list_passes, "print all passes and what they do");
-  app.add_flag("--list-ops", flags.list_ops, "print all ops and what they mean");
-  app.add_option("--machine", flags.machine, "machine file that passes plan for, as `xjit machine` prints it");
-  app.add_option("--isa", flags.isa, "instructions of the machine that passes plan for")->capture_default_str();
-  app.add_option("--threads", flags.threads, "its threads")->check(CLI::Range(1, 4096))->capture_default_str();
-  app.add_option("--kv-dtype", flags.kv_dtype, "bf16 or f32")->capture_default_str();
+  app.add_option("--passes", flags.passes,
+                 "passes to run, in order: a,b,c; fused, sharded and planned stand for a stage's passes, all for all");
+
+  app.add_flag("--verify-each,!--no-verify-each", flags.verify_each, "verify after each pass (default)")
+      ->group("Checks");
+  app.add_flag("--check", flags.check, "run the interpreter on random inputs before and after each pass")
+      ->group("Checks");
+  app.add_option("--seed", flags.seed, "of --check's random inputs")->capture_default_str()->group("Checks");
+
+  app.add_option("--print-after", flags.print_after, "print the module after this pass (may be given again)")
+      ->type_name("PASS")
+      ->allow_extra_args(false)
+      ->group("Output");
+  app.add_flag("--print-after-all", flags.print_after_all, "print the module after each pass")->group("Output");
+  app.add_flag("--explain", flags.explain, "say on stderr what was fused and what was not, and why")->group("Output");
+  app.add_flag("--list-passes", flags.list_passes, "print all passes by stage and what they do")->group("Output");
+  auto* list_ops = app.add_flag("--list-ops", flags.list_ops, "print all ops and what they mean")->group("Output");
+  app.add_flag("--markdown", flags.markdown, "with --list-ops: the tables of ir/SPEC.md")
+      ->needs(list_ops)
+      ->group("Output");
+
+  const std::string plans = "What passes plan for";
+  app.add_option("--machine", flags.machine,
+                 "machine that passes plan for: a name (xeon6980p-2s, ...) or a file as `xjit machine` prints it")
+      ->group(plans);
+  app.add_option("--isa", flags.isa, "instructions of the machine that passes plan for")
+      ->capture_default_str()
+      ->group(plans);
+  app.add_option("--threads", flags.threads, "its threads")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->group(plans);
+  app.add_option("--kv-dtype", flags.kv_dtype, "bf16 or f32")->capture_default_str()->group(plans);
   app.add_option("--rows", flags.rows, "tokens of a step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(plans);
   app.add_option("--logit-rows", flags.logit_rows, "rows of logits of a step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  app.add_option("--seed", flags.seed, "of --check's random inputs")->capture_default_str();
-  app.footer("Example:\n  xjit-opt layer.xir --passes=canonicalize,join_linears,linear_to_gemm --check");
+      ->capture_default_str()
+      ->group(plans);
+  app.add_option("--tp", flags.tp, "ranks that share the model")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->group(plans);
+  app.add_option("--rank", flags.rank, "the rank whose module is made")
+      ->check(CLI::Range(0, 4095))
+      ->capture_default_str()
+      ->group(plans);
+  app.footer(
+      "Examples:\n  xjit-opt layer.xir --passes=canonicalize,join_linears,linear_to_gemm --check\n"
+      "  xjit-opt model.xir --passes=all --isa avx512_vnni --rows 8 --print-after fuse_rope_store");
   // A program of one command: the app itself, which counts as parsed.
   return RunMain(app, {{&app, [&flags] { return Run(flags); }}}, argc, argv);
 }

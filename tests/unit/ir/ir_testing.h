@@ -14,6 +14,7 @@
 #include "ir/ops.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
+#include "ir/weight_rows.h"
 
 namespace xjit::testing {
 
@@ -49,21 +50,18 @@ inline TensorData RandomRows(Random& random, int64_t rows, int64_t cols) {
   return {.rows = rows, .cols = cols, .f = random.Floats(rows * cols), .ids = {}};
 }
 
-// Weights that depend on the symbol, the layer, the row and the column alone; a part of a joined weight has its own.
+// Weights that depend on the symbol, the layer, the expert, the row and the column alone: slices, joins and stacks have
+// the values of what they are made of.
 class HashWeights : public WeightSource {
  public:
   absl::Status Row(int64_t layer, const Weight& w, int64_t n, std::span<float> out) override {
-    const auto parts = w.parts();
-    if (w.type.dims.size() == 1) {
-      size_t at = 0;
-      for (const auto& part : parts) {
-        for (int64_t i = 0; i < part.rows; ++i) out[at++] = Value(part.name, layer, i, 0);
-      }
-      return absl::OkStatus();
+    XJIT_ASSIGN_OR_RETURN(const WeightRows rows, WeightRows::Of(w));
+    const bool vector = w.type.dims.size() == 1;
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto from = rows.At(vector ? static_cast<int64_t>(i) : n);
+      const int64_t column = vector ? 0 : from.columns.At(static_cast<int64_t>(i));
+      out[i] = Value(from.ref->symbol, layer, from.expert << 32 | from.row, column);
     }
-    size_t p = 0;
-    while (p + 1 < parts.size() && n >= parts[p].rows) n -= parts[p++].rows;
-    for (size_t i = 0; i < out.size(); ++i) out[i] = Value(parts[p].name, layer, n, static_cast<int64_t>(i));
     return absl::OkStatus();
   }
   static float Value(std::string_view name, int64_t layer, int64_t row, int64_t column) {
@@ -131,7 +129,9 @@ class RandomGraph {
  public:
   // A layer has one cache: with more than one attention, each overwrites what the one before stored, so that only a
   // step that begins at position 0 means something.
-  explicit RandomGraph(uint64_t seed, int max_attentions = 1) : random_(seed), attentions_left_(max_attentions) {}
+  // Without `experts` no router decides anything, so that small differences stay small.
+  explicit RandomGraph(uint64_t seed, int max_attentions = 1, bool experts = true)
+      : random_(seed), attentions_left_(max_attentions), experts_(experts) {}
 
   std::unique_ptr<Module> Build() {
     auto module = std::make_unique<Module>();
@@ -168,17 +168,104 @@ class RandomGraph {
     if (random_.Below(4) == 0) y = b.AddBias(y, b.W(Symbol("bias"), Vector(n)), name);
     return y;
   }
-  Value* Norm(Builder& b, Value* x) { return b.RmsNorm(x, b.W(Symbol("norm"), Vector(x->type.cols())), 1e-5); }
+  // Now and then of groups of columns.
+  Value* Norm(Builder& b, Value* x) {
+    const int64_t cols = x->type.cols(), group = cols % 16 == 0 && random_.Below(4) == 0 ? 16 : cols;
+    return b.RmsNorm(x, b.W(Symbol("norm"), Vector(group)), 1e-5);
+  }
 
   Value* Attention(Builder& b, Value* rope, Value* step) {
     const int64_t kv_heads = random_.Pick<int64_t>({1, 2}), heads = kv_heads * random_.Pick<int64_t>({1, 2, 3});
     Value* x = Norm(b, Any());
     Value* q = b.Rope(Linear(b, x, heads * head_dim_, "q"), rope, heads, "qr");
     Value* k = b.Rope(Linear(b, x, kv_heads * head_dim_, "k"), rope, kv_heads, "kr");
-    Value* v = Linear(b, x, kv_heads * head_dim_, "v");
+    const int64_t v_dim = random_.Below(4) == 0 ? 16 : head_dim_;
+    Value* v = Linear(b, x, kv_heads * v_dim, "v");
     b.KvStore(k, v, step, kv_heads);
     const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
-    return b.Attention(q, step, heads, kv_heads, scale, random_.Pick<int64_t>({0, 2}));
+    Builder::Attrs attrs = {{"heads", heads}, {"kv_heads", kv_heads}, {"scale", scale}};
+    if (v_dim != head_dim_) attrs.emplace_back("v_dim", v_dim);
+    if (random_.Below(2) == 0) attrs.emplace_back("window", int64_t{2});
+    if (random_.Below(4) == 0) attrs.emplace_back("soft_cap", 5.0);
+    if (kv_heads == 2 && heads > 2 && random_.Below(2) == 0) {
+      attrs.emplace_back("groups", std::vector<int64_t>{1, heads - 1});
+    }
+    std::vector<Operand> operands = {{q}, {step}};
+    if (random_.Below(3) == 0) operands.push_back(b.W(Symbol("sinks"), Vector(heads)));
+    return b.Emit(OpCode::kAttention, operands, std::move(attrs));
+  }
+  Value* LatentAttention(Builder& b, Value* rope, Value* step) {
+    constexpr int64_t kNope = 16, kV = 16, kLatent = 32;
+    const int64_t heads = random_.Pick<int64_t>({1, 2, 4}), rotated = head_dim_;
+    Value* x = Norm(b, Any());
+    Value* q = Linear(b, x, heads * (kNope + rotated), "q");
+    q = b.Emit(OpCode::kRope, {{q}, {rope}}, {{"heads", heads}, {"offset", kNope}}, "qr");
+    Value* c = Norm(b, Linear(b, x, kLatent, "c"));
+    Value* k = b.Rope(Linear(b, x, rotated, "k_pe"), rope, 1, "kr");
+    b.Emit(OpCode::kKvStoreLatent, {{c}, {k}, {step}});
+    const Operand kv_b =
+        b.W(Symbol("kv_b"), Type::Tensor({{heads * (kNope + kV), 0}, {kLatent, 0}}, Encoding(kLatent)));
+    return b.Emit(OpCode::kMlaAttention, {{q}, {step}, kv_b},
+                  {{"heads", heads}, {"nope_dim", kNope}, {"v_dim", kV}, {"scale", 0.2}});
+  }
+  // f(gate) * up, of any kind.
+  Value* Glu(Builder& b, Value* gate, Value* up) {
+    switch (random_.Below(4)) {
+      case 0:
+        return b.Emit(OpCode::kClampedSwiglu, {{gate}, {up}}, {{"limit", 1.5}, {"alpha", 1.702}}, "f");
+      case 1:
+        return b.Mul(b.Emit(OpCode::kGelu, {{gate}}), up, "f");
+      default:
+        return b.Mul(b.Silu(gate), up, "f");
+    }
+  }
+  // Experts of [n, k], the last one a symbol of its own where it is shared.
+  Operand Experts(Builder& b, std::string_view name, int64_t routed, int64_t shared, int64_t n, int64_t k,
+                  DType encoding) {
+    std::string symbol = Symbol(name);
+    if (shared > 0) symbol += "&" + Symbol("shared");
+    const Operand w = b.W(symbol, Type::Tensor({{routed + shared, 0}, {n, 0}, {k, 0}}, encoding));
+    if (shared > 0) w.weight->stack_experts = {routed, shared};
+    return w;
+  }
+  Value* Moe(Builder& b, Value* x) {
+    constexpr int64_t kExperts = 4, kColumns = 32;
+    const int64_t top_k = random_.Pick<int64_t>({1, 2}), shared = random_.Pick<int64_t>({0, 1}), k = x->type.cols();
+    Value* logits = Linear(b, x, kExperts, "logits");
+    std::vector<Operand> operands = {{logits}};
+    if (random_.Below(2) == 0) operands.push_back(b.W(Symbol("router_bias"), Vector(kExperts)));
+    Builder::Attrs attrs = {{"top_k", top_k},
+                            {"score", random_.Pick<std::string>({"softmax", "sigmoid", "softmax_chosen"})},
+                            {"normalize", random_.Below(2) == 0},
+                            {"scale", 1.5}};
+    if (shared > 0) attrs.emplace_back("constant", shared);
+    Value* experts = b.Emit(OpCode::kRoute, operands, std::move(attrs));
+    if (experts == nullptr) return nullptr;
+    Value* weights = experts->def->result(1);
+    const auto product = [&](std::string_view name, Value* v, int64_t n, int64_t depth, DType encoding) {
+      Value* y = b.Emit(OpCode::kExpertLinear, {{v}, {experts}, Experts(b, name, kExperts, shared, n, depth, encoding)},
+                        {}, name);
+      if (random_.Below(3) != 0) return y;
+      const Operand bias = b.W(Symbol("bias"), Type::Tensor({{kExperts + shared, 0}, {n, 0}, {1, 0}}, DType::kF32));
+      return b.Emit(OpCode::kExpertBias, {{y}, {experts}, bias}, {}, name);
+    };
+    const DType encoding = Encoding(k);
+    Value* gate = product("gate", x, kColumns, k, encoding);
+    Value* up = product("up", x, kColumns, k, encoding);
+    Value* down = product("down", Glu(b, gate, up), k, kColumns, Encoding(kColumns));
+    return b.Emit(OpCode::kCombine, {{down}, {weights}});
+  }
+  Value* Unary(Builder& b, Value* x) {
+    switch (random_.Below(4)) {
+      case 0:
+        return b.Emit(OpCode::kGelu, {{x}});
+      case 1:
+        return b.Emit(OpCode::kSoftCap, {{x}}, {{"cap", 2.0}});
+      case 2:
+        return b.Emit(OpCode::kScale, {{x}}, {{"by", 0.75}});
+      default:
+        return b.Silu(x);
+    }
   }
   Value* Gated(Builder& b, Value* x) {
     const int64_t n = random_.Pick<int64_t>({32, 64});
@@ -186,7 +273,7 @@ class RandomGraph {
     Type type = Type::Tensor({{n, 0}, {x->type.cols(), 0}}, encoding);
     Value* gate = b.Linear(x, b.W(Symbol("gate"), type), "gate");
     Value* up = b.Linear(x, b.W(Symbol("up"), type), "up");
-    return b.Mul(b.Silu(gate), up, "f");
+    return Glu(b, gate, up);
   }
   Value* Pair(Builder& b) {
     Value* a = Any();
@@ -214,12 +301,12 @@ class RandomGraph {
     const size_t count = 4 + random_.Below(8);
     for (size_t i = 0; i < count; ++i) {
       Value* made = nullptr;
-      switch (random_.Below(8)) {
+      switch (random_.Below(9)) {
         case 0:
           made = Norm(b, Any());
           break;
         case 1:
-          made = b.Silu(Any());
+          made = Unary(b, Any());
           break;
         case 2:
           made = Pair(b);
@@ -231,7 +318,12 @@ class RandomGraph {
           made = Gated(b, Any());
           break;
         case 5:
-          if (attentions_left_-- > 0) made = Attention(b, rope, step);
+          if (attentions_left_-- > 0) {
+            made = random_.Below(3) == 0 ? LatentAttention(b, rope, step) : Attention(b, rope, step);
+          }
+          break;
+        case 6:
+          if (experts_) made = Moe(b, Norm(b, Any()));
           break;
         default:
           made = Linear(b, Any(), random_.Pick<int64_t>({32, 64, 96}), "y");
@@ -245,6 +337,7 @@ class RandomGraph {
 
   Random random_;
   int attentions_left_;
+  bool experts_;
   int64_t hidden_ = 0, head_dim_ = 0;
   int symbols_ = 0;
   std::vector<Value*> pool_;

@@ -8,11 +8,13 @@
 #include "passes/check.h"
 #include "passes/pass.h"
 #include "tests/unit/ir/ir_testing.h"
+#include "tests/unit/ir/random_ops.h"
 
 namespace xjit {
 namespace {
 
 using testing::RandomGraph;
+using testing::RandomOps;
 
 struct Machine {
   Isa isa;
@@ -31,8 +33,10 @@ PassContext Context(const Machine& m) {
 
 // Compares after each pass with before it.
 void ExpectMeaningKept(uint64_t seed, const Machine& machine, double planned_bound) {
+  // A router turns a rounding into another expert.
+  const bool exact = planned_bound <= CheckBound(PassStage::kFused);
   SCOPED_TRACE(fmt::format("seed {} {} rows {}", seed, Name(machine.isa), machine.rows));
-  const auto module = RandomGraph(seed, /*max_attentions=*/2).Build();
+  const auto module = RandomGraph(seed, /*max_attentions=*/2, /*experts=*/exact).Build();
   auto before = Observe(*module, seed);
   ASSERT_TRUE(before.ok()) << before.status();
   PassContext context = Context(machine);
@@ -63,6 +67,53 @@ TEST(Passes, KeepWhatIsComputedUpToTheRoundingOfActivations) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     ExpectMeaningKept(seed, {seed % 2 == 0 ? Isa::kAvx512Vnni : Isa::kAvx512Bf16, 8, DType::kBF16},
                       CheckBound(PassStage::kPlanned));
+  }
+}
+
+// The pipeline's order is for speed alone: in any other, and run again, fusing passes keep the meaning as well.
+TEST(Passes, KeepWhatIsComputedInAnyOrder) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const auto module = RandomGraph(seed, /*max_attentions=*/2).Build();
+    testing::Random random(seed);
+    std::vector<const PassInfo*> fused;
+    for (const PassInfo& info : Passes()) {
+      if (info.stage == PassStage::kFused) fused.push_back(&info);
+    }
+    std::vector<const PassInfo*> order;
+    std::string names;
+    for (size_t i = 0; i < 2 * fused.size(); ++i) {
+      order.push_back(random.Pick(fused));
+      names += fmt::format(" {}", order.back()->name);
+    }
+    SCOPED_TRACE(fmt::format("seed {}:{}", seed, names));
+    const auto before = Observe(*module, seed);
+    ASSERT_TRUE(before.ok()) << before.status();
+    const std::string text = PrintModule(*module);
+    PassContext context = Context({Isa::kAvx2, 8, DType::kF32});
+    const absl::Status status = RunPasses(*module, order, context);
+    ASSERT_TRUE(status.ok()) << status << "\n" << text;
+    const auto after = Observe(*module, seed);
+    ASSERT_TRUE(after.ok()) << after.status() << "\n" << PrintModule(*module);
+    const absl::Status same = CompareObserved(*before, *after, CheckBound(PassStage::kFused));
+    EXPECT_TRUE(same.ok()) << same << "\n" << text << PrintModule(*module);
+  }
+}
+
+// Modules that no model would build: a pass may refuse one, but what it leaves is well formed and reads back.
+TEST(Passes, StandAnyModule) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto module = RandomOps(seed).Build();
+    PassContext context =
+        Context({seed % 2 == 0 ? Isa::kAvx512Vnni : Isa::kAvx512Bf16, 1 + (seed % 3) * 30, DType::kBF16});
+    for (const PassInfo& info : Passes()) {
+      const std::string before = PrintModule(*module);
+      const PassInfo* list[] = {&info};
+      const absl::Status status = RunPasses(*module, list, context);
+      ASSERT_FALSE(absl::IsInternal(status)) << info.name << ": " << status << "\n" << before;
+      if (!status.ok()) break;
+      ASSERT_NE(module->Clone(), nullptr) << info.name << "\n" << before << PrintModule(*module);
+    }
   }
 }
 
