@@ -130,6 +130,9 @@ absl::StatusOr<WeightNames::Source> WeightNames::SourceOf(std::string_view symbo
   options.transposed = (t->flags & TensorName::kTransposed) != 0 && !gguf;
   options.expert_vectors = expert_vectors;
   options.experts = checkpoint_.spec().moe.experts;
+  const QuantConfig& quant = checkpoint_.quant();
+  options.declared = quant.Of(ModuleOf(name, layer));
+  if (quant.method == QuantConfig::Method::kGptq) options.gptq_zero_offset = quant.zero_offset;
   Source source;
   XJIT_ASSIGN_OR_RETURN(source.stored, FindStoredWeight(checkpoint_, name, options));
   XJIT_ASSIGN_OR_RETURN(source.order, OrderOf(*t, source.stored));
