@@ -47,8 +47,10 @@ absl::Status RandomWeights::Row(int64_t layer, const Weight& w, int64_t n, std::
     return absl::OkStatus();
   }
   const WeightRows::Source from = rows_->At(n);
-  const float scale = std::sqrt(3.0f / static_cast<float>(out.size()));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = scale * value(from, from.columns.At(static_cast<int64_t>(i)));
+  // One standard deviation for all matrices, that of 64 columns: 1 / sqrt(k) would keep a product's size, but a slice
+  // does not tell the k of its symbol and must have the symbol's values.
+  constexpr float kScale = 1.7320508f / 8;  // sqrt(3), for a uniform distribution, / sqrt(64)
+  for (size_t i = 0; i < out.size(); ++i) out[i] = kScale * value(from, from.columns.At(static_cast<int64_t>(i)));
   return absl::OkStatus();
 }
 

@@ -15,7 +15,7 @@
 namespace xjit {
 
 // Weights that depend on nothing but seed, symbol, layer, expert, row and column, so that joined, interleaved, stacked
-// and sliced weights have the values of their symbols. Matrices have a standard deviation of 1/sqrt(k), vectors lie
+// and sliced weights have the values of their symbols. Matrices have a standard deviation of 1/8, vectors lie
 // around 1.
 class RandomWeights : public WeightSource {
  public:
