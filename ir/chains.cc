@@ -1,6 +1,8 @@
 #include "ir/chains.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "ir/support/ref/eltwise.h"
 #include "ir/support/ref/norm.h"
@@ -25,6 +27,13 @@ absl::Status CheckVector(const Op& op, const ChainItem& item, int64_t size) {
     return absl::OkStatus();
   }
   return InvalidArgument("{}: {} needs an f32 weight of {} values", Name(op.code), item.name, size);
+}
+
+// bf16, to nearest even; the values here are finite.
+float RoundBf16(float x) {
+  uint32_t bits = std::bit_cast<uint32_t>(x);
+  bits += 0x7fffu + (bits >> 16 & 1u);
+  return std::bit_cast<float>(bits & 0xffff0000u);
 }
 
 }  // namespace
@@ -84,6 +93,33 @@ void NormGroups(const std::vector<float>& gain, float eps, TensorData* y) {
   for (int64_t m = 0; m < y->rows; ++m) {
     for (int64_t at = 0; at < y->cols; at += group) {
       ref::RmsNorm(y->row(m) + at, gain.data(), group, eps, y->row(m) + at);
+    }
+  }
+}
+
+absl::StatusOr<DType> ActivationType(const Op& op, int64_t cols) {
+  const auto out = ParseDType(op.Str("out"));
+  if (!out.has_value() ||
+      (*out != DType::kF32 && *out != DType::kBF16 && *out != DType::kQ8Act && *out != DType::kI8Act)) {
+    return InvalidArgument("{}: out is f32, bf16, q8act or i8act, not '{}'", Name(op.code), op.Str("out"));
+  }
+  if (*out == DType::kQ8Act && cols % 32 != 0) {
+    return InvalidArgument("{}: q8act needs a multiple of 32 columns, there are {}", Name(op.code), cols);
+  }
+  return *out;
+}
+
+void RoundActivations(DType type, int64_t cols, std::vector<float>* y) {
+  if (type == DType::kBF16) {
+    for (float& v : *y) v = RoundBf16(v);
+  } else if (type == DType::kQ8Act || type == DType::kI8Act) {
+    const size_t block = type == DType::kQ8Act ? 32 : static_cast<size_t>(cols);
+    for (size_t b = 0; b < y->size(); b += block) {
+      float amax = 0;
+      for (size_t i = b; i < b + block; ++i) amax = std::max(amax, std::fabs((*y)[i]));
+      for (size_t i = b; i < b + block; ++i) {
+        (*y)[i] = amax == 0 ? 0 : std::nearbyint((*y)[i] * (127.0f / amax)) * (amax / 127.0f);
+      }
     }
   }
 }

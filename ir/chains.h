@@ -33,6 +33,11 @@ absl::Status InferEpilogue(const Op& op, const Weight& w, Dim rows, std::vector<
 // product [rows, n] after the epilogue, in place.
 absl::Status ApplyEpilogue(const Op& op, EvalContext& eval, TensorData* product);
 
+// What kernels read: attribute `out` as a type, of rows of `cols` values.
+absl::StatusOr<DType> ActivationType(const Op& op, int64_t cols);
+// Rounds each row of `cols` values as that type would hold it: q8act has a scale for 32 values, i8act one for the row.
+void RoundActivations(DType type, int64_t cols, std::vector<float>* y);
+
 // y[m, group] = RMSNorm of each group of gain.size() columns.
 void NormGroups(const std::vector<float>& gain, float eps, TensorData* y);
 

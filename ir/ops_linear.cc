@@ -1,9 +1,5 @@
 // Matrix products: linear as models write it, gemm with its prologue and epilogue as passes make it, and prepare, the
 // prologue on its own once a plan has decided who computes it.
-#include <algorithm>
-#include <bit>
-#include <cmath>
-
 #include "ir/chains.h"
 #include "ir/interpreter.h"
 #include "ir/ops.h"
@@ -60,41 +56,17 @@ absl::Status EvalGemm(const Op& op, EvalContext& eval) {
 
 absl::Status InferPrepare(const Op& op, const Module*, std::vector<Type>* types) {
   XJIT_RETURN_IF_ERROR(CheckPrologue(op));
-  const auto out = ParseDType(op.Str("out"));
-  if (!out.has_value() ||
-      (*out != DType::kF32 && *out != DType::kBF16 && *out != DType::kQ8Act && *out != DType::kI8Act)) {
-    return InvalidArgument("prepare: out is f32, bf16, q8act or i8act, not '{}'", op.Str("out"));
-  }
-  if (*out == DType::kQ8Act && op.operand(0)->type.cols() % 32 != 0) {
-    return InvalidArgument("prepare: q8act needs a multiple of 32 columns, x has {}", op.operand(0)->type.cols());
-  }
-  types->push_back(Type::Rows(op.operand(0)->type.dims[0], op.operand(0)->type.cols(), *out));
+  const int64_t cols = op.operand(0)->type.cols(), slots = op.Int("slots");
+  if (slots < 1 || cols % slots != 0) return InvalidArgument("prepare: {} columns are not {} slots", cols, slots);
+  XJIT_ASSIGN_OR_RETURN(const DType out, ActivationType(op, cols / slots));
+  types->push_back(Type::Rows(op.operand(0)->type.dims[0], cols, out));
   return absl::OkStatus();
-}
-
-// bf16, to nearest even; the values here are finite.
-float RoundBf16(float x) {
-  uint32_t bits = std::bit_cast<uint32_t>(x);
-  bits += 0x7fffu + (bits >> 16 & 1u);
-  return std::bit_cast<float>(bits & 0xffff0000u);
 }
 
 absl::Status EvalPrepare(const Op& op, EvalContext& eval) {
   TensorData y;
   XJIT_RETURN_IF_ERROR(ApplyPrologue(op, eval, eval.In(0), &y));
-  const DType out = op.result()->type.elem;
-  if (out == DType::kBF16) {
-    for (float& v : y.f) v = RoundBf16(v);
-  } else if (out == DType::kQ8Act || out == DType::kI8Act) {
-    const size_t block = out == DType::kQ8Act ? 32 : static_cast<size_t>(y.cols);
-    for (size_t b = 0; b < y.f.size(); b += block) {
-      float amax = 0;
-      for (size_t i = b; i < b + block; ++i) amax = std::max(amax, std::fabs(y.f[i]));
-      for (size_t i = b; i < b + block; ++i) {
-        y.f[i] = amax == 0 ? 0 : std::nearbyint(y.f[i] * (127.0f / amax)) * (amax / 127.0f);
-      }
-    }
-  }
+  RoundActivations(op.result()->type.elem, y.cols / op.Int("slots"), &y.f);
   eval.Out(y.rows).f = std::move(y.f);
   return absl::OkStatus();
 }
@@ -120,14 +92,15 @@ OpInfo DefineGemm() {
           "silu_mul, gelu_mul and clamped_swiglu(limit, alpha), soft_cap(cap), scale(by), residual(%x)"};
 }
 OpInfo DefinePrepare() {
-  return {.operands = {{"x", OperandKind::kFloat}},
-          .attrs = {ChainAttr("prologue"), StrAttr("out")},
-          .results = {"p"},
-          .infer = InferPrepare,
-          .reference = EvalPrepare,
-          .doc =
-              "a gemm's prologue on its own, its result converted to what the kernel reads: f32, bf16, "
-              "q8act (int8 in blocks of 32) or i8act (int8 with one scale a row)"};
+  return {
+      .operands = {{"x", OperandKind::kFloat}},
+      .attrs = {ChainAttr("prologue"), StrAttr("out"), IntAttr("slots", 1)},
+      .results = {"p"},
+      .infer = InferPrepare,
+      .reference = EvalPrepare,
+      .doc =
+          "a gemm's prologue on its own, its result converted to what the kernel reads: f32, bf16, "
+          "q8act (int8 in blocks of 32) or i8act (int8 with one scale a row, of each slot where a row has several)"};
 }
 
 }  // namespace xjit

@@ -28,6 +28,11 @@ double YarnMscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1
 
 }  // namespace
 
+int64_t RotaryDim(const ModelSpec& spec) {
+  if (spec.mla.kv_lora_rank > 0) return spec.mla.rope_dim;
+  return spec.rotary_dim > 0 ? spec.rotary_dim : spec.head_dim;
+}
+
 std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim, int64_t context) {
   const auto& factors = context > rope.original_max_positions ? rope.long_factors : rope.short_factors;
   const double d = static_cast<double>(head_dim);

@@ -8,6 +8,9 @@
 
 namespace xjit {
 
+// How many values of a head are rotated: the width of a rope table.
+int64_t RotaryDim(const ModelSpec& spec);
+
 // inv_freq[head_dim / 2], in radians a position, f32 as Hugging Face keeps them.
 //   none    theta^(-2i/d)
 //   linear  divided by factor

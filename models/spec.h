@@ -107,6 +107,8 @@ struct ModelSpec {
 
   bool operator==(const ModelSpec&) const = default;
   int64_t window(int64_t layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
+  // Values of a token in one layer's KV cache.
+  int64_t kv_values() const { return mla.kv_lora_rank > 0 ? mla.kv_lora_rank + mla.rope_dim : 2 * kv_heads * head_dim; }
   bool has_experts(int64_t layer) const { return moe.experts > 0 && moe.layers[static_cast<size_t>(layer)]; }
 };
 

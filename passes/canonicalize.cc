@@ -32,7 +32,7 @@ int MergeEqual(Function& f) {
   for (size_t i = 0; i < f.ops.size(); ++i) {
     for (size_t j = i + 1; j < f.ops.size(); ++j) {
       if (!Equal(*f.ops[i], *f.ops[j])) continue;
-      f.ReplaceUses(f.ops[j]->result(), f.ops[i]->result());
+      for (size_t r = 0; r < f.ops[i]->results.size(); ++r) f.ReplaceUses(f.ops[j]->result(r), f.ops[i]->result(r));
       f.Erase(f.ops[j].get());
       --j;
       ++merged;

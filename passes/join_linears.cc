@@ -1,8 +1,9 @@
-// join_linears: linears that read the same x and whose weights have the same encoding become one linear over the
-// weights' rows one after the other, followed by slices; biases are joined alike. Gain: x is fetched, normed and
-// quantised once, and the threads share one larger product. After canonicalize, before linear_to_gemm.
-#include <algorithm>
-
+// join_linears: linears that read the same x and whose weights have the same encoding, scales included, become one
+// linear over the weights' rows one after the other, followed by slices; biases are joined alike. Those that feed one
+// multiplication (gate and up) are joined with each other only, so that fuse_glu finds two halves, and a router with
+// nothing. Slices of one symbol stay parts: where q, k and v begin is what sharding asks for. Scales stay per part, so
+// blocks need not divide the rows. Gain: x is fetched, normed and quantised once, and the threads share one larger
+// product. After canonicalize, before linear_to_gemm. Experts' gate and up: fuse_glu.
 #include "passes/pass.h"
 #include "passes/rewrite.h"
 
@@ -13,45 +14,48 @@ namespace {
 struct Member {
   Op* linear;
   Op* bias;
+  const Op* feeds;  // the multiplication or route that reads it, through an activation or not; else nullptr
   Value* result() const { return bias != nullptr ? bias->result() : linear->result(); }
 };
 
+const Op* Feeds(const Function& f, const Value* value) {
+  const Op* user = OnlyUser(f, value);
+  if (user != nullptr && (user->code == OpCode::kSilu || user->code == OpCode::kGelu))
+    user = OnlyUser(f, user->result());
+  const bool glu = user != nullptr && (user->code == OpCode::kMul || user->code == OpCode::kClampedSwiglu);
+  return glu || (user != nullptr && user->code == OpCode::kRoute) ? user : nullptr;
+}
+
 Member MemberOf(const Function& f, Op* linear) {
   Op* user = OnlyUser(f, linear->result());
-  return {linear, user != nullptr && user->code == OpCode::kAddBias ? user : nullptr};
+  Member m{linear, user != nullptr && user->code == OpCode::kAddBias ? user : nullptr, nullptr};
+  m.feeds = Feeds(f, m.result());
+  return m;
 }
 
-Weight* JoinWeights(Function& f, const std::vector<Weight*>& parts) {
-  std::string name;
-  Type type = parts[0]->type;
-  type.dims[0].size = 0;
-  std::vector<int64_t> rows;
-  for (const Weight* w : parts) {
-    name += (name.empty() ? "" : "+") + w->name;
-    rows.push_back(w->type.dims[0].size);
-    type.dims[0].size += rows.back();
-  }
-  Weight* joined = f.AddWeight(name, type);
-  joined->part_rows = std::move(rows);
-  return joined;
-}
-
-absl::Status Join(Module& module, Function& f, const std::vector<Member>& members) {
+// Joins the members, or says why it cannot.
+absl::StatusOr<const char*> Join(Module& module, Function& f, const std::vector<Member>& members) {
   std::vector<Weight*> weights, biases;
   std::string name;
   for (const Member& m : members) {
     weights.push_back(m.linear->weight(1));
     if (m.bias != nullptr) biases.push_back(m.bias->weight(1));
-    name += (name.empty() ? "" : "_") + m.linear->weight(1)->name;
+    const std::string& symbol = m.linear->weight(1)->name;
+    if (!name.empty()) name += '_';
+    name += symbol.substr(0, symbol.find('['));
   }
+  Weight* weight = JoinWeights(f, weights, '+');
+  Weight* bias = biases.empty() ? nullptr : JoinWeights(f, biases, '+');
+  if (weight == nullptr || (bias == nullptr && !biases.empty()))
+    return "there is another weight of the joined one's name";
   // In front of the first member: x is defined there, and every user of a member comes later.
   const Op* at = members[0].linear;
   Value* x = members[0].linear->operand(0);
-  XJIT_ASSIGN_OR_RETURN(Op * op, InsertBefore(f, module, at, OpCode::kLinear,
-                                              {{x, nullptr}, {nullptr, JoinWeights(f, weights)}}, {}, name));
-  if (!biases.empty()) {
-    XJIT_ASSIGN_OR_RETURN(op, InsertBefore(f, module, at, OpCode::kAddBias,
-                                           {{op->result(), nullptr}, {nullptr, JoinWeights(f, biases)}}, {}, name));
+  XJIT_ASSIGN_OR_RETURN(Op * op,
+                        InsertBefore(f, module, at, OpCode::kLinear, {{x, nullptr}, {nullptr, weight}}, {}, name));
+  if (bias != nullptr) {
+    XJIT_ASSIGN_OR_RETURN(
+        op, InsertBefore(f, module, at, OpCode::kAddBias, {{op->result(), nullptr}, {nullptr, bias}}, {}, name));
   }
   int64_t from = 0;
   std::vector<Value*> slices;
@@ -69,24 +73,20 @@ absl::Status Join(Module& module, Function& f, const std::vector<Member>& member
     f.Erase(members[i].linear);
     TakeName(slices[i], std::move(name_of_member));
   }
-  return absl::OkStatus();
+  return nullptr;
 }
 
 bool CanJoin(PassContext& context, const Function& f, const Member& a, const Member& b) {
   if (a.linear->operand(0) != b.linear->operand(0)) return false;
-  const Type& ta = a.linear->weight(1)->type;
-  const Type& tb = b.linear->weight(1)->type;
-  if (ta.elem != tb.elem) {
-    context.Missed(f, *b.linear,
-                   fmt::format("@{} is {} but @{} is {}", b.linear->weight(1)->name, Name(tb.elem),
-                               a.linear->weight(1)->name, Name(ta.elem)));
-    return false;
+  std::string why = JoinBlocker(*a.linear->weight(1), *b.linear->weight(1));
+  if (why.empty() && (a.bias != nullptr) != (b.bias != nullptr)) why = "one has a bias, the other has none";
+  if (why.empty() && a.bias != nullptr) why = JoinBlocker(*a.bias->weight(1), *b.bias->weight(1));
+  if (why.empty() && a.feeds != b.feeds) {
+    why = fmt::format("it feeds {}, @{} feeds {}", b.feeds != nullptr ? Name(b.feeds->code) : "others",
+                      a.linear->weight(1)->name, a.feeds != nullptr ? Name(a.feeds->code) : "others");
   }
-  if ((a.bias != nullptr) != (b.bias != nullptr)) {
-    context.Missed(f, *b.linear, "one has a bias, the other has none");
-    return false;
-  }
-  return true;
+  if (!why.empty()) context.Missed(f, *b.linear, why);
+  return why.empty();
 }
 
 }  // namespace
@@ -94,12 +94,9 @@ bool CanJoin(PassContext& context, const Function& f, const Member& a, const Mem
 absl::StatusOr<PassResult> JoinLinears(Module& module, PassContext& context) {
   int joined = 0;
   for (auto& f : module.functions) {
-    std::vector<const Op*> done;
     for (size_t i = 0; i < f->ops.size(); ++i) {
       Op* first = f->ops[i].get();
-      if (first->code != OpCode::kLinear || !first->weight(1)->part_rows.empty() ||
-          std::find(done.begin(), done.end(), first) != done.end())
-        continue;
+      if (first->code != OpCode::kLinear || !first->weight(1)->part_rows.empty()) continue;
       std::vector<Member> members = {MemberOf(*f, first)};
       for (size_t j = i + 1; j < f->ops.size(); ++j) {
         if (f->ops[j]->code != OpCode::kLinear || !f->ops[j]->weight(1)->part_rows.empty()) continue;
@@ -107,11 +104,14 @@ absl::StatusOr<PassResult> JoinLinears(Module& module, PassContext& context) {
         if (CanJoin(context, *f, members[0], other)) members.push_back(other);
       }
       if (members.size() < 2) continue;
-      context.Fused(*f, *first, fmt::format("joined with {} more", members.size() - 1));
-      XJIT_RETURN_IF_ERROR(Join(module, *f, members));
+      XJIT_ASSIGN_OR_RETURN(const char* why, Join(module, *f, members));
+      if (why != nullptr) {
+        context.Missed(*f, *first, why);
+        continue;
+      }
+      // The joined linear, which has parts, now stands at i.
+      context.Fused(*f, *f->ops[i], fmt::format("{} joined", members.size()));
       joined += static_cast<int>(members.size());
-      // The joined linear now stands at i.
-      done.push_back(f->ops[i].get());
     }
   }
   return PassResult::Changed(joined);

@@ -31,11 +31,12 @@ class PassContext {
   int tp = 1;              // ranks that share the model; the module becomes that of `rank`
   int rank = 0;
 
-  // Notes for --explain, in order: "fuse_silu_mul: @layer %f: fused", "...: missed: gate has a second user".
+  // Notes for --explain, in order: "fuse_glu: @layer %f: fused", "...: missed: gate has a second user".
   std::vector<std::string> notes;
   std::string_view pass;  // the running one
 
   void Fused(const Function& f, const Op& op, std::string_view what);
+  void Chose(const Function& f, const Op& op, std::string_view what);
   void Missed(const Function& f, const Op& op, std::string_view why);
 };
 

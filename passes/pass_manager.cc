@@ -36,6 +36,10 @@ void PassContext::Fused(const Function& f, const Op& op, std::string_view what) 
   notes.push_back(fmt::format("{}: {}: {}", pass, Where(f, op), what));
 }
 
+void PassContext::Chose(const Function& f, const Op& op, std::string_view what) {
+  notes.push_back(fmt::format("{}: {}: chose {}", pass, Where(f, op), what));
+}
+
 void PassContext::Missed(const Function& f, const Op& op, std::string_view why) {
   notes.push_back(fmt::format("{}: {}: missed: {}", pass, Where(f, op), why));
 }
@@ -55,6 +59,9 @@ absl::Status RunPasses(Module& module, std::span<const PassInfo* const> passes, 
                        const PassRunOptions& options) {
   for (const PassInfo* info : passes) {
     context.pass = info->name;
+    if (info->stage == PassStage::kPlanned && module.attrs.contains("arena_bytes")) {
+      return InvalidArgument("{}: the module has been planned already (plan what --stage sharded prints)", info->name);
+    }
     auto result = info->run(module, context);
     if (!result.ok()) return Prefix(result.status(), info->name);
     for (auto& function : module.functions) function->DropUnusedWeights();

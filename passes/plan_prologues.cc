@@ -1,6 +1,7 @@
-// plan_prologues: decides what each gemm reads (int8 blocks, bf16 or f32, by weight encoding and ISA) and makes each
-// distinct prologue one prepare op; likewise the types of q and of the KV cache. For few rows a prologue is private:
-// every thread computes it for itself, which costs less than a barrier. After every fuse_ pass, before plan_memory.
+// plan_prologues: decides what each product reads (int8 blocks, int8 rows, bf16 or f32, by weight encoding and ISA) and
+// makes each distinct prologue one prepare op; likewise the types of q and of the KV cache. For few rows a prologue is
+// private: every thread computes it for itself, which costs less than a barrier. What only the experts' down products
+// read is rounded by the product of gate and up that makes it. After every fuse_ pass, before plan_memory.
 #include <algorithm>
 
 #include "codegen/kernels.h"
@@ -21,44 +22,68 @@ bool Private(const PassContext& context, const Type& type, int64_t cols) {
   return (type.dims[0].symbol == 'L' ? context.logit_rows : context.rows) * cols <= kPrivateValues;
 }
 
-absl::Status PlanGemm(Module& module, Function& f, Op* gemm, PassContext& context) {
-  const DType act = ActivationFor(gemm->weight(1)->type.elem, context.target.isa);
-  const Chain prologue = gemm->ChainAttr("prologue");
-  if (prologue.empty() && act == DType::kF32) return absl::OkStatus();
-  Value* x = gemm->operand(0);
-  // Prologue operands move to the prepare op; epilogue operands stay, at new places.
+DType Activation(const Op& product, const PassContext& context) {
+  return ActivationFor(WeightOf(product)->type.elem, context.target.isa);
+}
+
+// Rows side by side in a row of x: one for each slot where the experts' rows come apart.
+int64_t Slots(const Op& product) { return product.operand(0)->type.cols() / WeightOf(product)->type.cols(); }
+
+// The grouped_gemm that may write x as its readers want it: with gate and up multiplied in its registers, it rounds a
+// slot's row where it is. nullptr: x is wanted otherwise too.
+Op* TailFor(const Function& f, const Op& product, DType act, const PassContext& context) {
+  const Value* x = product.operand(0);
+  Op* producer = DefOf(x, OpCode::kGroupedGemm);
+  if (producer == nullptr || producer->Item("epilogue", "combine") != nullptr) return nullptr;
+  for (const Op* user : f.Users(x)) {
+    const auto uses = std::count(user->operands.begin(), user->operands.end(), Operand{const_cast<Value*>(x), nullptr});
+    if (user->code != OpCode::kGroupedGemm || user->operand(0) != x || uses != 1 ||
+        !user->ChainAttr("prologue").empty() || Activation(*user, context) != act ||
+        Slots(*user) != producer->operand(1)->type.cols()) {
+      return nullptr;
+    }
+  }
+  return producer;
+}
+
+absl::Status PlanProduct(Module& module, Function& f, Op* product, PassContext& context) {
+  const DType act = Activation(*product, context);
+  const Chain prologue = product->ChainAttr("prologue");
+  Value* x = product->operand(0);
+  if (x->type.elem != DType::kF32 || (prologue.empty() && act == DType::kF32)) return absl::OkStatus();
+  if (Op* producer = TailFor(f, *product, act, context)) {
+    producer->attrs["out"] = std::string(Name(act));
+    producer->result()->type.elem = act;
+    context.Fused(f, *producer, fmt::format("{} for @{}, by the product itself", Name(act), WeightOf(*product)->name));
+    return absl::OkStatus();
+  }
+  // Prologue operands move to the prepare op.
   auto prepare = std::make_unique<Op>(OpCode::kPrepare);
   prepare->operands = {{x, nullptr}};
   prepare->attrs["out"] = std::string(Name(act));
+  if (Slots(*product) > 1) prepare->attrs["slots"] = Slots(*product);
   for (const ChainItem& item : prologue) {
-    prepare->AddItem("prologue", item.name, {gemm->operands[static_cast<size_t>(std::get<int>(item.args[0]))]},
+    prepare->AddItem("prologue", item.name, {product->operands[static_cast<size_t>(std::get<int>(item.args[0]))]},
                      {std::get<double>(item.args[1])});
   }
   const bool is_private = Private(context, x->type, x->type.cols());
   if (is_private) prepare->attrs["private"] = true;
   Value* prepared = nullptr;
   for (const auto& op : f.ops) {
-    if (op.get() == gemm) break;
+    if (op.get() == product) break;
     if (op->code == OpCode::kPrepare && op->operands == prepare->operands && op->attrs == prepare->attrs)
       prepared = op->result();
   }
   if (prepared == nullptr) {
-    XJIT_ASSIGN_OR_RETURN(Op * op, InsertBefore(f, module, gemm, OpCode::kPrepare, prepare->operands, prepare->attrs,
-                                                fmt::format("{}_in", gemm->result()->name)));
+    XJIT_ASSIGN_OR_RETURN(Op * op, InsertBefore(f, module, product, OpCode::kPrepare, prepare->operands, prepare->attrs,
+                                                fmt::format("{}_in", product->result()->name)));
     prepared = op->result();
-    context.Fused(f, *op,
-                  fmt::format("{} for @{}{}", Name(act), gemm->weight(1)->name, is_private ? ", private" : ", shared"));
+    context.Fused(
+        f, *op,
+        fmt::format("{} for @{}{}", Name(act), WeightOf(*product)->name, is_private ? ", private" : ", shared"));
   }
-  const std::vector<Operand> operands = gemm->operands;
-  const Chain epilogue = gemm->ChainAttr("epilogue");
-  gemm->operands = {{prepared, nullptr}, operands[1]};
-  gemm->attrs.erase("prologue");
-  gemm->attrs.erase("epilogue");
-  for (const ChainItem& item : epilogue) {
-    std::vector<Operand> args;
-    for (const auto& arg : item.args) args.push_back(operands[static_cast<size_t>(std::get<int>(arg))]);
-    gemm->AddItem("epilogue", item.name, args);
-  }
+  DropChain(product, "prologue");
+  product->operands[0].value = prepared;
   return absl::OkStatus();
 }
 
@@ -74,8 +99,8 @@ absl::StatusOr<PassResult> PlanPrologues(Module& module, PassContext& context) {
   for (auto& f : module.functions) {
     for (size_t i = 0; i < f->ops.size(); ++i) {
       Op* op = f->ops[i].get();
-      if (op->code == OpCode::kGemm) {
-        XJIT_RETURN_IF_ERROR(PlanGemm(module, *f, op, context));
+      if (IsProduct(*op)) {
+        XJIT_RETURN_IF_ERROR(PlanProduct(module, *f, op, context));
         i = static_cast<size_t>(f->IndexOf(op));
         ++changed;
       } else if (op->code == OpCode::kRopeStore) {
@@ -90,6 +115,11 @@ absl::StatusOr<PassResult> PlanPrologues(Module& module, PassContext& context) {
           op->attrs["private"] = true;
         ++changed;
       } else if (op->code == OpCode::kFlashAttention) {
+        op->attrs["kv"] = std::string(Name(context.kv_dtype));
+        // One row a sequence: its KV is split over threads. Else blocks of rows share each KV block.
+        op->attrs["form"] = std::string(context.rows == context.sequences ? "decode" : "extend");
+        ++changed;
+      } else if (op->code == OpCode::kLatentStore || op->code == OpCode::kMlaExtend) {
         op->attrs["kv"] = std::string(Name(context.kv_dtype));
         ++changed;
       }

@@ -1,0 +1,81 @@
+// What has no kernel is refused by name, with the way out, and nothing is passed over in silence.
+#include "passes/lower_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/ir/ir_testing.h"
+
+namespace xjit {
+namespace {
+
+using testing::Parse;
+
+// The refusal of the first op of `body` that is refused; empty: all can be lowered.
+std::string Refusal(std::string_view body) {
+  const auto module = Parse(fmt::format(R"(module @m {{
+  func @f(%x: tensor<T x 64 x f32>, %k: tensor<T x 32 x f32>, %v: tensor<T x 16 x f32>, %rope: tensor<T x 32 x f32>,
+          %half: tensor<T x 16 x f32>, %l: tensor<T x 4 x f32>, %step: !step) -> tensor<T x 64 x f32> {{
+    {}
+    return %x
+  }}
+}})",
+                                        body));
+  if (module == nullptr) return "does not parse";
+  for (const auto& op : module->functions[0]->ops) {
+    if (const absl::Status status = CheckLowerable(*op); !status.ok()) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+      return std::string(Message(status));
+    }
+  }
+  return "";
+}
+
+TEST(LowerCheck, WhatHasKernelsPasses) {
+  EXPECT_EQ(Refusal("%n = rms_norm %x, @g<64 x f32>"), "");
+  EXPECT_EQ(Refusal("%y = gemm %x, @a|b<32|32 x 64 x f32> {epilogue = [bias(@ab|bb<32|32 x f32>), silu_mul, "
+                    "residual(%k)]}"),
+            "");
+  EXPECT_EQ(Refusal("%p = prepare %x {out = \"bf16\", private = true, prologue = [rms_norm(@g<64 x f32>, 1e-06)]}"),
+            "");
+  EXPECT_EQ(Refusal("%q = rope_store %x, %k, %k, %rope, %step {heads = 2, kv_heads = 1, scale = 0.25, kv = \"bf16\"}\n"
+                    "%a = flash_attention %q, %step {heads = 2, kv_heads = 1, window = 4, kv = \"bf16\", form = "
+                    "\"decode\", soft_cap = 0, v_dim = 0}"),
+            "");
+}
+
+TEST(LowerCheck, WhatHasNoneIsNamed) {
+  const std::string end = " has no kernel yet (--backend interp runs it)";
+  const auto flash = [](std::string_view sinks, std::string_view attrs) {
+    return Refusal(fmt::format("%a = flash_attention %x, %step{} {{heads = 2, kv_heads = 1{}}}", sinks, attrs));
+  };
+  EXPECT_EQ(flash("", ", soft_cap = 30.0"), "flash_attention: attribute 'soft_cap'" + end);
+  EXPECT_EQ(flash("", ", v_dim = 16"), "flash_attention: attribute 'v_dim'" + end);
+  EXPECT_EQ(flash("", ", groups = [2]"), "flash_attention: attribute 'groups'" + end);
+  EXPECT_EQ(flash("", ", latent = true"), "flash_attention: attribute 'latent'" + end);
+  EXPECT_EQ(flash(", @s<2 x f32>", ""), "flash_attention: operand 'sinks'" + end);
+  const auto store = [](std::string_view v, std::string_view table, std::string_view gains, std::string_view eps) {
+    return Refusal(fmt::format("%q = rope_store %x, %k, %{}, %{}, %step{} {{heads = 2, kv_heads = 1, scale = 0.25{}}}",
+                               v, table, gains, eps));
+  };
+  EXPECT_EQ(store("k", "rope", ", @qg<32 x f32>, @kg<32 x f32>", ", eps = 1e-06"), "rope_store: attribute 'eps'" + end);
+  EXPECT_EQ(store("k", "rope", ", @qg<32 x f32>, @kg<32 x f32>", ""), "rope_store: operand 'q_gain'" + end);
+  EXPECT_EQ(store("k", "half", "", ""), "rope_store: a rotation of 16 of a head's 32 values" + end);
+  EXPECT_EQ(store("v", "rope", "", ""), "rope_store: a head of 16 values in v and 32 in k" + end);
+  EXPECT_EQ(Refusal("%y = gemm %x, @a|b<32|32 x 64 x f32> {epilogue = [gelu_mul]}"),
+            "gemm: epilogue item 'gelu_mul'" + end);
+  EXPECT_EQ(Refusal("%y = gemm %x, @a<32 x 64 x f32> {epilogue = [soft_cap(30.0)]}"),
+            "gemm: epilogue item 'soft_cap'" + end);
+  EXPECT_EQ(Refusal("%y = gemm %x, @a<32 x 64 x f32> {prologue = [rms_norm(@g<64 x f32>, 1e-06)]}"),
+            "gemm: prologue item 'rms_norm'" + end);
+  EXPECT_EQ(Refusal("%n = rms_norm %x, @g<32 x f32>"), "rms_norm: a norm of groups of 32 columns" + end);
+  EXPECT_EQ(Refusal("%p = prepare %x {out = \"f32\", prologue = [rms_norm(@g<32 x f32>, 1e-06)]}"),
+            "prepare: a norm of groups of 32 columns" + end);
+  EXPECT_EQ(Refusal("%p = prepare %x {out = \"bf16\", slots = 2}"), "prepare: attribute 'slots'" + end);
+  EXPECT_EQ(Refusal("%e, %w = route %l {top_k = 2}"),
+            "route has no kernel: it is not implemented, or the pass that rewrites it did not fire (--backend interp "
+            "runs it)");
+}
+
+}  // namespace
+}  // namespace xjit
