@@ -131,6 +131,7 @@ TEST(Passes, HaveNothingLeftToDo) {
       const PassInfo* list[] = {&info};
       ASSERT_TRUE(RunPasses(*module, list, context).ok());
       if (info.name == "plan_prologues") continue;  // makes ops that it does not take back
+      if (info.name == "plan_memory") continue;     // refuses a module that has been planned
       const std::string text = PrintModule(*module);
       int again = -1;
       PassRunOptions options;
