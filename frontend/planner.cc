@@ -14,18 +14,13 @@ namespace {
 
 absl::StatusOr<ModelWeights> WeightsOf(const Checkpoint& checkpoint, const ModelFamily& family,
                                        const std::string& quantize) {
-  if (!quantize.empty() && quantize != "bf16" && quantize != "int8" && quantize != "fp8" && quantize != "int4") {
-    return InvalidArgument("--quantize {}: unknown (known: bf16, int8, fp8, int4)", quantize);
+  if (!quantize.empty()) {
+    auto weights = ConfigWeights(checkpoint.spec(), family, checkpoint.quant(), quantize);
+    if (!weights.ok()) return InvalidArgument("--{}", Message(weights.status()));
+    return weights;
   }
-  if (quantize.empty() && !checkpoint.tensors().empty()) return WeightNames(checkpoint, family).Encodings();
-  const Encoding encoding = quantize == "int8"   ? Encoding::Int8()
-                            : quantize == "fp8"  ? Encoding::Fp8Blocks()
-                            : quantize == "int4" ? Encoding::Int4(128, true)
-                                                 : Encoding(DType::kBF16);
-  ModelWeights weights;
-  weights.outer[""] = DType::kBF16;
-  weights.layers.assign(static_cast<size_t>(checkpoint.spec().layers), Encodings{{"", encoding}});
-  return weights;
+  if (!checkpoint.tensors().empty()) return WeightNames(checkpoint, family).Encodings();
+  return ConfigWeights(checkpoint.spec(), family, checkpoint.quant());
 }
 
 // A rank's program is compiled for the threads of its node.

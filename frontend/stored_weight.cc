@@ -191,8 +191,45 @@ bool AllEight(const TensorView& zeros, int offset) {
   return true;
 }
 
-absl::StatusOr<StoredWeight> Int4(const Checkpoint& checkpoint, const std::string& module,
-                                  const StoredOptions& options) {
+// Zero points and group table, where the checkpoint has them, of int4 in groups; the rest of `m` is there.
+absl::StatusOr<StoredWeight> FinishInt4(const Checkpoint& checkpoint, const std::string& zeros_name,
+                                        const std::string& g_idx_name, std::initializer_list<int64_t> zeros_shape,
+                                        StoredMatrix m, StoredWeight out) {
+  const int64_t groups = m.k / m.scale_cols;
+  if (checkpoint.Find(zeros_name) != nullptr) {
+    XJIT_ASSIGN_OR_RETURN(const TensorView* zeros, WordsOf(checkpoint, zeros_name));
+    if (!HasShape(*zeros, zeros_shape)) {
+      return WrongShape(*zeros, ShapeText(std::span(zeros_shape.begin(), zeros_shape.size())));
+    }
+    // Symmetric quantisation stores zero points all the same.
+    if (!AllEight(*zeros, m.zero_offset)) m.zeros = zeros->data.data();
+    out.tensors.push_back(zeros);
+  }
+  bool act_order = false;
+  if (checkpoint.Find(g_idx_name) != nullptr) {
+    XJIT_ASSIGN_OR_RETURN(const TensorView* g_idx, WordsOf(checkpoint, g_idx_name));
+    if (!HasShape(*g_idx, {m.k})) return WrongShape(*g_idx, fmt::format("[{}]", m.k));
+    XJIT_ASSIGN_OR_RETURN(act_order, IsActOrder(*g_idx, m.scale_cols, groups));
+    if (act_order) m.group_of = g_idx->data.data();
+    out.tensors.push_back(g_idx);
+  }
+  m.type = DType::kI4;
+  out.encoding = Encoding::Int4(static_cast<int32_t>(m.scale_cols), m.zeros != nullptr, act_order);
+  out.rank = 2;
+  out.rows = m.n;
+  out.columns = m.k;
+  out.matrices = {m};
+  return out;
+}
+
+absl::Status CheckGroups(const TensorView& scales, int64_t k, int64_t groups) {
+  if (groups >= 1 && k >= 1 && k % groups == 0 && k / groups <= INT32_MAX) return absl::OkStatus();
+  return InvalidArgument("{} is {}: {} elements do not divide into {} groups", Printable(scales.name),
+                         ShapeText(scales.shape), k, groups);
+}
+
+absl::StatusOr<StoredWeight> AwqOrGptq(const Checkpoint& checkpoint, const std::string& module,
+                                       const StoredOptions& options) {
   XJIT_ASSIGN_OR_RETURN(const TensorView* words, WordsOf(checkpoint, module + ".qweight"));
   XJIT_ASSIGN_OR_RETURN(const TensorView* scales, ScalesOf(checkpoint, module + ".scales"));
   if (words->shape.size() != 2) return WrongShape(*words, "a matrix");
@@ -211,38 +248,47 @@ absl::StatusOr<StoredWeight> Int4(const Checkpoint& checkpoint, const std::strin
     return InvalidArgument("{} is {}, no int4 for {} of {}", Printable(words->name), ShapeText(words->shape),
                            Printable(scales->name), ShapeText(scales->shape));
   }
-  if (groups < 1 || m.k < 1 || m.k % groups != 0 || m.k / groups > INT32_MAX) {
-    return InvalidArgument("{} is {}: {} elements do not divide into {} groups", Printable(scales->name),
-                           ShapeText(scales->shape), m.k, groups);
-  }
-  m.type = DType::kI4;
+  XJIT_RETURN_IF_ERROR(CheckGroups(*scales, m.k, groups));
   m.n = n;
   m.values = words->data.data();
   m.scales = scales->data.data();
   m.scale_type = *scales->type;
   m.scale_cols = m.k / groups;
   out.tensors = {words, scales};
-  if (checkpoint.Find(module + ".qzeros") != nullptr) {
-    XJIT_ASSIGN_OR_RETURN(const TensorView* zeros, WordsOf(checkpoint, module + ".qzeros"));
-    if (!HasShape(*zeros, {groups, n / 8})) return WrongShape(*zeros, fmt::format("[{}, {}]", groups, n / 8));
-    // Symmetric quantisation stores zero points all the same.
-    if (!AllEight(*zeros, m.zero_offset)) m.zeros = zeros->data.data();
-    out.tensors.push_back(zeros);
+  return FinishInt4(checkpoint, module + ".qzeros", module + ".g_idx", {groups, n / 8}, m, std::move(out));
+}
+
+// compressed-tensors, pack_quantized.py: values and zero points are stored with 8 added.
+absl::StatusOr<StoredWeight> Packed(const Checkpoint& checkpoint, const std::string& name) {
+  XJIT_ASSIGN_OR_RETURN(const TensorView* words, WordsOf(checkpoint, name + "_packed"));
+  XJIT_ASSIGN_OR_RETURN(const TensorView* scales, ScalesOf(checkpoint, name + "_scale"));
+  if (words->shape.size() != 2 || words->data.empty()) return WrongShape(*words, "a matrix");
+  StoredWeight out;
+  StoredMatrix m;
+  m.layout = StoredMatrix::Layout::kPacked;
+  m.n = words->shape[0];
+  m.k = words->shape[1] * 8;
+  if (scales->shape.size() != 2 || scales->shape[0] != m.n) {
+    return WrongShape(*scales, fmt::format("[{}, groups]", m.n));
   }
-  bool act_order = false;
-  if (checkpoint.Find(module + ".g_idx") != nullptr) {
-    XJIT_ASSIGN_OR_RETURN(const TensorView* g_idx, WordsOf(checkpoint, module + ".g_idx"));
-    if (!HasShape(*g_idx, {m.k})) return WrongShape(*g_idx, fmt::format("[{}]", m.k));
-    XJIT_ASSIGN_OR_RETURN(act_order, IsActOrder(*g_idx, m.scale_cols, groups));
-    if (act_order) m.group_of = g_idx->data.data();
-    out.tensors.push_back(g_idx);
+  const int64_t groups = scales->shape[1];
+  XJIT_RETURN_IF_ERROR(CheckGroups(*scales, m.k, groups));
+  m.values = words->data.data();
+  m.scales = scales->data.data();
+  m.scale_type = *scales->type;
+  m.scale_cols = m.k / groups;
+  out.tensors = {words, scales};
+  // Rows that are padded to whole words would show here.
+  if (const TensorView* shape = checkpoint.Find(name + "_shape"); shape != nullptr) {
+    int64_t size[2] = {0, 0};
+    if (shape->type_name == "I64" && HasShape(*shape, {2})) std::memcpy(size, shape->data.data(), sizeof(size));
+    if (size[0] != m.n || size[1] != m.k) {
+      return Unimplemented("{} is of {} x {}, not of whole words as {}", Printable(shape->name), size[0], size[1],
+                           ShapeText(words->shape));
+    }
+    out.tensors.push_back(shape);
   }
-  out.encoding = Encoding::Int4(static_cast<int32_t>(m.scale_cols), m.zeros != nullptr, act_order);
-  out.rank = 2;
-  out.rows = m.n;
-  out.columns = m.k;
-  out.matrices = {m};
-  return out;
+  return FinishInt4(checkpoint, name + "_zero_point", name + "_g_idx", {CeilDiv(m.n, 8), groups}, m, std::move(out));
 }
 
 absl::StatusOr<StoredWeight> Fp4(const Checkpoint& checkpoint, const std::string& name) {
@@ -286,8 +332,9 @@ absl::StatusOr<StoredWeight> FindOne(const Checkpoint& checkpoint, const std::st
   constexpr std::string_view kWeight = ".weight";
   if (name.ends_with(kWeight)) {
     const std::string module = name.substr(0, name.size() - kWeight.size());
-    if (checkpoint.Find(module + ".qweight") != nullptr) return Int4(checkpoint, module, options);
+    if (checkpoint.Find(module + ".qweight") != nullptr) return AwqOrGptq(checkpoint, module, options);
   }
+  if (checkpoint.Find(name + "_packed") != nullptr) return Packed(checkpoint, name);
   if (checkpoint.Find(name + "_blocks") != nullptr) return Fp4(checkpoint, name);
   return Missing(name);
 }

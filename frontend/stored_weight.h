@@ -43,6 +43,7 @@ struct StoredOptions {
 //     with X.weight_scale_inv             FP8 E4M3 in blocks (DeepSeek)
 //     or X.weight_scale                   FP8 or int8 by tensor, row, group or block (compressed-tensors)
 //   X.qweight, .scales, .qzeros, .g_idx   AWQ, GPTQ
+//   X.weight_packed, _scale, _zero_point, _g_idx, _shape   int4 in groups (compressed-tensors)
 //   NAME_blocks, NAME_scales              MXFP4 (gpt-oss)
 // NotFound where there is none of them; other errors say what is wrong with which tensor.
 absl::StatusOr<StoredWeight> FindStoredWeight(const Checkpoint& checkpoint, std::string_view name,

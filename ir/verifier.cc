@@ -48,11 +48,11 @@ const Value* ViewRoot(const Value* value) {
 
 const Value* InPlaceOperand(const Op& op) {
   if (op.code == OpCode::kAdd || op.code == OpCode::kRepeat) return op.operand(0);
-  if (op.code != OpCode::kGemm) return nullptr;
+  if (op.code != OpCode::kGemm && op.code != OpCode::kAllReduce) return nullptr;
   const ChainItem* residual = op.Item("epilogue", "residual");
   if (residual == nullptr) return nullptr;
   const Value* value = op.operands[static_cast<size_t>(std::get<int>(residual->args[0]))].value;
-  // Each column of the product reads all of x.
+  // Each column of a product reads all of x, and ranks read one another's x.
   return ViewRoot(op.operand(0)) == ViewRoot(value) ? nullptr : value;
 }
 

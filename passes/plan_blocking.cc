@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "codegen/gemm/blocking.h"
-#include "ir/ops.h"
 #include "passes/pass.h"
 
 namespace xjit {
@@ -20,13 +19,13 @@ int64_t RowsOfStep(const PassContext& context, const Type& type) {
 // Experts among which slots are shared out: the router's, of which a rank's weight may hold some.
 int64_t AllExperts(const Value* experts, int64_t here) {
   const Op* route = experts->def;
-  if (route == nullptr || Name(route->code) != "route") return here;
+  if (route == nullptr || route->code != OpCode::kRoute) return here;
   return std::max(here, route->operand(0)->type.cols() + route->Int("constant"));
 }
 
 // The product as numbers. Of experts each run is a product; a step's slots fall on them evenly, for want of better.
 BlockingShape ShapeOf(const Op& op, const PassContext& context) {
-  const bool grouped = Name(op.code) == "grouped_gemm";
+  const bool grouped = op.code == OpCode::kGroupedGemm;
   const Weight& w = *op.weight(grouped ? 2 : 1);
   BlockingShape shape;
   shape.m = RowsOfStep(context, op.operand(0)->type);
@@ -73,7 +72,7 @@ absl::StatusOr<PassResult> PlanBlocking(Module& module, PassContext& context) {
   int changed = 0;
   for (auto& f : module.functions) {
     for (auto& op : f->ops) {
-      if (Name(op->code) != "gemm" && Name(op->code) != "grouped_gemm") continue;
+      if (op->code != OpCode::kGemm && op->code != OpCode::kGroupedGemm) continue;
       const std::vector<Blocking> candidates = BlockingCandidates(ShapeOf(*op, context), context.target);
       const Blocking b = ChooseBlocking(candidates);
       if (b.refused) {
@@ -86,6 +85,7 @@ absl::StatusOr<PassResult> PlanBlocking(Module& module, PassContext& context) {
       op->attrs["split"] = std::vector<int64_t>{b.threads_m, b.threads_n, b.threads_k};
       op->attrs["chunk"] = b.chunk;
       op->attrs["order"] = b.loop_order;
+      op->attrs.erase("unpack_once");
       if (b.unpack_once) op->attrs["unpack_once"] = true;
       context.Chose(*f, *op, Why(b, candidates));
       ++changed;

@@ -2,27 +2,26 @@
 // kernels read one ascending stream and never shuffle. Gain: bytes are arranged once, when a weight is loaded or a
 // token stored, instead of at every read. It depends on encoding and ISA, not on the rows of a step: weights exist once
 // for all programs. After plan_prologues (which knows the cache's type), before plan_memory.
-#include <algorithm>
-#include <array>
-
 #include "codegen/attention/attention_desc.h"
 #include "codegen/gemm/blocking.h"
-#include "ir/ops.h"
 #include "passes/pass.h"
 
 namespace xjit {
 namespace {
 
-constexpr std::array<std::string_view, 5> kMatrixReaders = {"gemm", "grouped_gemm", "absorb_q", "absorb_v",
-                                                            "mla_extend"};
-
-// The matrix that the op multiplies with: epilogue operands, which are behind it, may be weights too.
+// The matrix that the op multiplies with.
 const Weight* MatrixOf(const Op& op) {
-  if (std::find(kMatrixReaders.begin(), kMatrixReaders.end(), Name(op.code)) == kMatrixReaders.end()) return nullptr;
-  for (const Operand& o : op.operands) {
-    if (o.weight != nullptr && (o.weight->type.is_matrix() || o.weight->type.is_experts())) return o.weight;
+  switch (op.code) {
+    case OpCode::kGemm:
+    case OpCode::kAbsorbQ:
+    case OpCode::kAbsorbV:
+      return op.weight(1);
+    case OpCode::kGroupedGemm:
+    case OpCode::kMlaExtend:
+      return op.weight(2);
+    default:
+      return nullptr;
   }
-  return nullptr;
 }
 
 // Depths of K and V of one head in the cache that an op reads or writes; k = 0: it does neither.
@@ -31,17 +30,21 @@ struct KvDims {
   bool latent = false;
 };
 KvDims KvDimsOf(const Op& op) {
-  const std::string_view name = Name(op.code);
   const auto cols = [&op](size_t i) { return op.operand(i)->type.cols(); };
-  const int64_t heads = std::max<int64_t>(1, op.Int("heads")), kv_heads = std::max<int64_t>(1, op.Int("kv_heads"));
-  if (name == "rope_store") return {cols(1) / kv_heads, cols(2) / kv_heads};
-  if (name == "flash_attention") return {cols(0) / heads, op.result()->type.cols() / heads, op.Bool("latent")};
-  if (name == "latent_store") return {cols(1) + cols(2), cols(1), true};
-  if (name == "mla_extend") {
-    const int64_t r = op.weight(2)->type.cols();
-    return {r + cols(0) / heads - op.Int("nope_dim"), r, true};
+  switch (op.code) {
+    case OpCode::kRopeStore:
+      return {cols(1) / op.Int("kv_heads"), cols(2) / op.Int("kv_heads")};
+    case OpCode::kFlashAttention:
+      return {cols(0) / op.Int("heads"), op.result()->type.cols() / op.Int("heads"), op.Bool("latent")};
+    case OpCode::kLatentStore:
+      return {cols(1) + cols(2), cols(1), true};
+    case OpCode::kMlaExtend: {
+      const int64_t r = op.weight(2)->type.cols();
+      return {r + cols(0) / op.Int("heads") - op.Int("nope_dim"), r, true};
+    }
+    default:
+      return {};
   }
-  return {};
 }
 
 }  // namespace

@@ -69,22 +69,25 @@ void Fp4(const StoredMatrix& m, int64_t row, int64_t begin, int64_t end, float* 
 constexpr int kAwqNibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 void Int4(const StoredMatrix& m, int64_t row, int64_t begin, int64_t end, float* out) {
-  const bool awq = m.layout == StoredMatrix::Layout::kAwq;
+  const bool awq = m.layout == StoredMatrix::Layout::kAwq, packed = m.layout == StoredMatrix::Layout::kPacked;
   const int shift = 4 * (awq ? kAwqNibble[row % 8] : static_cast<int>(row % 8));
+  const int64_t groups = m.k / m.scale_cols;
   int64_t last = -1;
   float scale = 0;
   int zero = 8;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t group = m.group_of == nullptr ? i / m.scale_cols : int64_t{Load32(m.group_of, i)};
     if (group != last) {
-      scale = Scale(m, group * m.n + row);
+      scale = Scale(m, packed ? row * groups + group : group * m.n + row);
       if (m.zeros != nullptr) {
-        zero = static_cast<int>(Load32(m.zeros, group * (m.n / 8) + row / 8) >> shift & 15) + m.zero_offset;
+        const uint32_t word = Load32(m.zeros, packed ? row / 8 * groups + group : group * (m.n / 8) + row / 8);
+        zero = static_cast<int>(word >> shift & 15) + m.zero_offset;
       }
       last = group;
     }
-    const uint32_t q = awq ? Load32(m.values, i * (m.n / 8) + row / 8) >> shift & 15
-                           : Load32(m.values, i / 8 * m.n + row) >> 4 * (i % 8) & 15;
+    const uint32_t q = awq      ? Load32(m.values, i * (m.n / 8) + row / 8) >> shift & 15
+                       : packed ? Load32(m.values, row * (m.k / 8) + i / 8) >> 4 * (i % 8) & 15
+                                : Load32(m.values, i / 8 * m.n + row) >> 4 * (i % 8) & 15;
     out[i - begin] = static_cast<float>(static_cast<int>(q) - zero) * scale;
   }
 }
@@ -100,6 +103,7 @@ void DequantizeRow(const StoredMatrix& m, int64_t row, int64_t begin, int64_t en
       return Fp4(m, row, begin, end, out);
     case StoredMatrix::Layout::kAwq:
     case StoredMatrix::Layout::kGptq:
+    case StoredMatrix::Layout::kPacked:
       return Int4(m, row, begin, end, out);
   }
 }

@@ -141,6 +141,24 @@ TEST(StoredWeight, Int4) {
               HasSubstr("x.qzeros is [2, 2] instead of [2, 1]"));
 }
 
+TEST(StoredWeight, Int4OfCompressedTensors) {
+  const FileTensor words = Zeros("x.weight_packed", "I32", {16, 2}, 128),
+                   scales = Zeros("x.weight_scale", "BF16", {16, 4}, 128);
+  const FileTensor shape = Of("x.weight_shape", "I64", {2}, std::vector<int64_t>{16, 16});
+  EXPECT_EQ(Found({words, scales, shape}), "i4<group 4> [16, 16]");
+  EXPECT_EQ(Found({words, scales, shape, Zeros("x.weight_zero_point", "I32", {2, 4}, 32)}),
+            "i4<group 4, zeros> [16, 16]");
+  EXPECT_EQ(Found({words, scales, Zeros("x.weight_zero_point", "I32", {16, 4}, 256)}),
+            "x.weight_zero_point is [16, 4] instead of [2, 4]");
+  EXPECT_EQ(Found({words, scales, Zeros("x.weight_g_idx", "I32", {16}, 64)}), "i4<group 4, act_order> [16, 16]");
+  EXPECT_EQ(Found({words, scales, Of("x.weight_shape", "I64", {2}, std::vector<int64_t>{16, 12})}),
+            "x.weight_shape is of 16 x 12, not of whole words as [16, 2]");
+  EXPECT_EQ(Found({words, Zeros("x.weight_scale", "BF16", {16, 3}, 96)}),
+            "x.weight_scale is [16, 3]: 16 elements do not divide into 3 groups");
+  EXPECT_EQ(Found({words, Zeros("x.weight_scale", "BF16", {4, 16}, 128)}),
+            "x.weight_scale is [4, 16] instead of [16, groups]");
+}
+
 TEST(StoredWeight, Mxfp4) {
   const FileTensor scales = Zeros("x_scales", "U8", {2, 3, 4}, 24);
   EXPECT_EQ(Found({Zeros("x_blocks", "U8", {2, 3, 4, 16}, 384), scales}, {.transposed = true}, "x"),
@@ -193,6 +211,7 @@ void ExpectInside(const StoredWeight& stored) {
         break;
       case StoredMatrix::Layout::kAwq:
       case StoredMatrix::Layout::kGptq:
+      case StoredMatrix::Layout::kPacked:
         EXPECT_TRUE(inside(m.values, m.n * m.k / 2));
         EXPECT_TRUE(inside(m.scales, RowBytes(m.scale_type, m.n * words)));
         EXPECT_TRUE(m.zeros == nullptr || inside(m.zeros, words * m.n / 2));

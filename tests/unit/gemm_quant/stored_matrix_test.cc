@@ -119,8 +119,8 @@ TEST(StoredMatrix, Fp4EvenElementFirst) {
   ExpectRows(m, want);
 }
 
-// Both int4 layouts of one random matrix with zero points and f16 scales.
-TEST(StoredMatrix, AwqAndGptq) {
+// The int4 layouts of one random matrix with zero points and f16 scales.
+TEST(StoredMatrix, Int4) {
   constexpr int64_t kN = 16, kK = 32, kGroup = 8, kGroups = kK / kGroup;
   constexpr int kAwqOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
   std::mt19937 rng(3);
@@ -132,7 +132,8 @@ TEST(StoredMatrix, AwqAndGptq) {
   for (uint16_t& s : scale) s = static_cast<uint16_t>(0x2000 + rng() % 0x1000);
   for (int64_t i = 0; i < kK; ++i) group_of[static_cast<size_t>(i)] = static_cast<int32_t>(i * 5 % kGroups);
 
-  for (const bool awq : {true, false}) {
+  for (const Layout layout : {Layout::kAwq, Layout::kGptq, Layout::kPacked}) {
+    const bool awq = layout == Layout::kAwq, packed = layout == Layout::kPacked;
     for (const bool ordered : {true, false}) {
       if (awq && !ordered) continue;
       std::vector<uint32_t> words(kN * kK / 8), zeros(kGroups * kN / 8);
@@ -143,24 +144,33 @@ TEST(StoredMatrix, AwqAndGptq) {
           const auto value = static_cast<uint32_t>(q[static_cast<size_t>(n * kK + i)]);
           if (awq) {
             words[static_cast<size_t>(i * (kN / 8) + n / 8)] |= value << 4 * nibble;
+          } else if (packed) {
+            words[static_cast<size_t>(n * (kK / 8) + i / 8)] |= value << 4 * (i % 8);
           } else {
             words[static_cast<size_t>(i / 8 * kN + n)] |= value << 4 * (i % 8);
           }
         }
         for (int64_t g = 0; g < kGroups; ++g) {
-          const auto value = static_cast<uint32_t>(zero[static_cast<size_t>(g * kN + n)] - (awq ? 0 : 1));
-          zeros[static_cast<size_t>(g * (kN / 8) + n / 8)] |= value << 4 * nibble;
+          const auto value =
+              static_cast<uint32_t>(zero[static_cast<size_t>(g * kN + n)] - (layout == Layout::kGptq ? 1 : 0));
+          zeros[static_cast<size_t>(packed ? n / 8 * kGroups + g : g * (kN / 8) + n / 8)] |= value << 4 * nibble;
         }
       }
-      const auto w = Bytes(words), z = Bytes(zeros), s = Bytes(scale), g = Bytes(group_of);
+      std::vector<uint16_t> stored_scale = scale;
+      for (int64_t n = 0; n < kN; ++n) {
+        for (int64_t g = 0; g < kGroups && packed; ++g) {
+          stored_scale[static_cast<size_t>(n * kGroups + g)] = scale[static_cast<size_t>(g * kN + n)];
+        }
+      }
+      const auto w = Bytes(words), z = Bytes(zeros), s = Bytes(stored_scale), g = Bytes(group_of);
       StoredMatrix m;
-      m.layout = awq ? Layout::kAwq : Layout::kGptq;
+      m.layout = layout;
       m.type = DType::kI4;
       m.n = kN;
       m.k = kK;
       m.values = w.data();
       m.zeros = z.data();
-      m.zero_offset = awq ? 0 : 1;
+      m.zero_offset = layout == Layout::kGptq ? 1 : 0;
       m.scales = s.data();
       m.scale_type = DType::kF16;
       m.scale_cols = kGroup;
