@@ -162,7 +162,10 @@ TEST(Passes, AllFireOnRandomModules) {
     };
     ASSERT_TRUE(RunPipeline(*module, PassStage::kGraph, PassStage::kPlanned, context, options).ok());
   }
-  for (const PassInfo& info : Passes()) EXPECT_GT(changes[std::string(info.name)], 0) << info.name;
+  for (const PassInfo& info : Passes()) {
+    if (info.stage == PassStage::kSharded) continue;  // one rank has nothing to share out: shard_test.cc
+    EXPECT_GT(changes[std::string(info.name)], 0) << info.name;
+  }
 }
 
 // The judge must judge.
