@@ -122,8 +122,9 @@ std::vector<KernelRow> KernelRows() { return AllRows().all; }
 
 DType ActivationFor(DType weight, Isa isa) {
   if (IsQuantized(weight) && isa >= Isa::kAvx512Vnni) return DType::kQ8Act;
-  if (weight == DType::kBF16 && isa >= Isa::kAvx512Bf16) return DType::kBF16;
-  return DType::kF32;
+  if (weight == DType::kI8 && isa >= Isa::kAvx512Vnni) return DType::kI8Act;
+  const bool bf16 = weight == DType::kBF16 || weight == DType::kF8E4M3 || weight == DType::kI4;
+  return bf16 && isa >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
 }
 
 KernelLibrary::KernelLibrary(TargetInfo target, KernelLibraryOptions options)

@@ -40,8 +40,9 @@ struct Candidate {
   bool chosen = false;
 };
 
-// The type in which activations enter a matrix product with such a weight: q8act for quantised weights from
-// avx512_vnni on, bf16 for bf16 weights from avx512_bf16 on, else f32.
+// The type in which activations enter a matrix product with such a weight: q8act for GGUF's encodings and i8act for
+// i8 from avx512_vnni on; bf16 for bf16, and for f8e4m3 and i4, which are unpacked to it, from avx512_bf16 on; else
+// f32.
 DType ActivationFor(DType weight, Isa isa);
 
 struct KernelLibraryOptions {

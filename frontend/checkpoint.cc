@@ -6,7 +6,6 @@
 #include <system_error>
 #include <utility>
 
-#include "frontend/architectures.h"
 #include "frontend/hf_config.h"
 #include "frontend/printable.h"
 #include "frontend/safetensors.h"
@@ -101,7 +100,10 @@ class CheckpointBuilder {
   absl::Status ReadConfig(const fs::path& folder) {
     const std::string config = (folder / "config.json").string();
     XJIT_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(config));
-    XJIT_ASSIGN_OR_RETURN(out_->spec_, ParseHfConfig(file.text(), config));
+    XJIT_ASSIGN_OR_RETURN(const Json document, ParseJson(file.text(), config));
+    XJIT_ASSIGN_OR_RETURN(const JsonObject json, JsonObject::From(document, config));
+    XJIT_ASSIGN_OR_RETURN(out_->spec_, HfSpec(json));
+    XJIT_ASSIGN_OR_RETURN(out_->quant_, QuantConfig::Parse(json));
     std::error_code error;
     out_->spec_.name = Printable(fs::weakly_canonical(folder, error).filename().string());
     const auto beside = [&](const char* name) {
@@ -280,6 +282,7 @@ class CheckpointBuilder {
     const fs::path folder = fs::path(path).parent_path();
     const auto resolve = [&](const std::string& name) { return name.empty() ? name : (folder / name).string(); };
     out_->spec_ = std::move(manifest.spec);
+    out_->quant_ = std::move(manifest.quant);
     out_->defaults_ = std::move(manifest.defaults);
     std::vector<std::string> weights;
     for (const std::string& name : manifest.weights) weights.push_back(resolve(name));
@@ -304,28 +307,13 @@ class CheckpointBuilder {
         XJIT_RETURN_IF_ERROR(AddSafetensorsIndex(name));
       } else if (name.ends_with(".gguf") && weights.size() == 1) {
         XJIT_RETURN_IF_ERROR(AddGguf(name));
-        XJIT_RETURN_IF_ERROR(TakeGgufTraits());
+        XJIT_RETURN_IF_ERROR(ApplyGgufTensors(ModelTensors(), out_->spec_));
       } else {
         return InvalidArgument(
             "{}: weights[{}]: is {}, expected *.safetensors files or one *.gguf (a split set's first)", manifest, i,
             Printable(name));
       }
     }
-    return absl::OkStatus();
-  }
-
-  // What config.json's keys cannot say about weights in a GGUF file, and what its tensors say better.
-  absl::Status TakeGgufTraits() {
-    ModelSpec& spec = out_->spec_;
-    const GgufModelTensors tensors = ModelTensors();
-    spec.tie_word_embeddings = !tensors.output;
-    spec.qkv_bias = tensors.qkv_bias;
-    spec.o_bias = tensors.o_bias;
-    spec.mlp_bias = tensors.mlp_bias;
-    spec.rope_pairs_adjacent = FindArchitecture(&Architecture::name, spec.arch)->gguf_pairs_adjacent;
-    // The tensor is llama3 scaling, already computed: a manifest that names the scaling has it once.
-    if (spec.rope.scaling == RopeSpec::Scaling::kLlama3) return absl::OkStatus();
-    XJIT_ASSIGN_OR_RETURN(spec.rope.freq_factors, RopeFreqFactors(tensors.rope_freqs, spec.head_dim));
     return absl::OkStatus();
   }
 
@@ -353,8 +341,33 @@ class CheckpointBuilder {
     return absl::OkStatus();
   }
 
+  // A multimodal checkpoint's language model under the names of a model of its own; the other parts are dropped.
+  void KeepLanguageModel() {
+    auto& tensors = out_->tensors_;
+    // As transformers wrote them until 4.51, and since.
+    constexpr std::pair<std::string_view, std::string_view> kPrefixes[] = {{"language_model.model.", "model."},
+                                                                           {"model.language_model.", "model."},
+                                                                           {"language_model.lm_head.", "lm_head."}};
+    const auto in_language_model = [&](const TensorView& tensor) {
+      return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                         [&](const auto& prefix) { return tensor.name.starts_with(prefix.first); });
+    };
+    if (std::none_of(tensors.begin(), tensors.end(), in_language_model)) return;
+    std::erase_if(tensors, [&](const TensorView& tensor) {
+      return !in_language_model(tensor) && !tensor.name.starts_with("lm_head.");
+    });
+    for (TensorView& tensor : tensors) {
+      for (const auto& [from, to] : kPrefixes) {
+        if (!tensor.name.starts_with(from)) continue;
+        tensor.name = std::string(to) + tensor.name.substr(from.size());
+        break;
+      }
+    }
+  }
+
   absl::Status Finish() {
     if (out_->format_.empty()) out_->format_ = "no weights";
+    if (out_->spec_.arch == "gemma3") KeepLanguageModel();
     auto& tensors = out_->tensors_;
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     for (size_t i = 0; i < tensors.size(); ++i) {

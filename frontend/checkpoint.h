@@ -16,6 +16,7 @@
 #include "frontend/gguf_config.h"
 #include "frontend/manifest.h"
 #include "frontend/mapped_file.h"
+#include "frontend/quant_config.h"
 #include "frontend/tensor_view.h"
 #include "models/spec.h"
 
@@ -45,6 +46,8 @@ class Checkpoint {
   const std::vector<std::string>& weights() const { return weights_; }
 
   const ModelSpec& spec() const { return spec_; }
+  // How safetensors files are quantised; method kNone for a GGUF file, whose tensors say it themselves.
+  const QuantConfig& quant() const { return quant_; }
   const TextSources& texts() const { return texts_; }
   const PlanDefaults& defaults() const { return defaults_; }
 
@@ -74,6 +77,7 @@ class Checkpoint {
   std::vector<std::string> files_, weights_;
   uint64_t total_bytes_ = 0;
   ModelSpec spec_;
+  QuantConfig quant_;
   TextSources texts_;
   PlanDefaults defaults_;
   std::vector<MappedFile> maps_;

@@ -8,6 +8,7 @@
 #include "ir/support/clock.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
+#include "passes/lower_check.h"
 
 namespace xjit {
 namespace {
@@ -88,6 +89,7 @@ absl::Status Engine::Init(std::shared_ptr<const Checkpoint> checkpoint, const En
   XJIT_RETURN_IF_ERROR(Prefix(VerifyModule(*graph_), spec().arch));
   XJIT_RETURN_IF_ERROR(names_->Check(*graph_));
   XJIT_RETURN_IF_ERROR(ChooseContext());
+  names_->set_context(context_);
   slots_.resize(static_cast<size_t>(options_.max_sequences));
   if (options_.backend == Backend::kInterp) {
     rows_ = std::make_unique<CheckpointRows>(*names_);
@@ -131,6 +133,10 @@ absl::Status Engine::InitJit() {
   passes.kv_dtype = kv_dtype_;
   XJIT_RETURN_IF_ERROR(RunPipeline(*fused_, PassStage::kGraph, PassStage::kFused, passes));
   fuse_notes_ = std::move(passes.notes);
+  // What has no kernel is said before weights are packed.
+  PassContext first;
+  XJIT_ASSIGN_OR_RETURN(const auto planned, Planned(1, 1, &first));
+  XJIT_RETURN_IF_ERROR(Prefix(CheckLowerable(*planned), spec().arch));
   KernelLibraryOptions library;
   library.verify = options_.verify_kernels;
   kernels_ = std::make_unique<KernelLibrary>(target_, library);
@@ -325,7 +331,14 @@ absl::Status Engine::Prefill(int seq, std::span<const int32_t> ids, int64_t chun
 std::span<float> Engine::logits(int64_t i) { return {logits_.row(i), static_cast<size_t>(spec().vocab_size)}; }
 
 std::string Engine::mode() const {
-  if (options_.backend == Backend::kInterp) return "fp32";
+  if (options_.backend == Backend::kInterp) {
+    // Such a checkpoint's reference rounds activations too.
+    bool int8 = false;
+    for (const auto& f : graph_->functions) {
+      for (const auto& w : f->weights) int8 |= w->type.elem == DType::kI8;
+    }
+    return int8 ? "int8" : "fp32";
+  }
   std::set<DType> acts;
   for (const auto& f : fused_->functions) {
     for (const auto& op : f->ops) {
@@ -349,7 +362,7 @@ EngineMemory Engine::memory() const {
 }
 
 int64_t Engine::kv_bytes(int64_t tokens) const {
-  return 2 * spec().layers * spec().kv_heads * spec().head_dim * (kv_dtype_ == DType::kF32 ? 4 : 2) * tokens;
+  return spec().layers * spec().kv_values() * (kv_dtype_ == DType::kF32 ? 4 : 2) * tokens;
 }
 
 int64_t Engine::weight_bytes_per_step() const {

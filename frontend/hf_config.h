@@ -1,6 +1,6 @@
-// Hugging Face's config.json and generation_config.json -> ModelSpec.
-// Keys: https://github.com/huggingface/transformers, configuration_llama.py, configuration_qwen2.py and
-// modeling_rope_utils.py (both the rope_scaling and the newer rope_parameters form).
+// Hugging Face's config.json and generation_config.json -> ModelSpec. What is each family's own is in hf_families.h,
+// the rotary embedding in hf_rope.h, quantisation in quant_config.h.
+// Keys: https://github.com/huggingface/transformers, models/*/configuration_*.py.
 #pragma once
 
 #include <string_view>
@@ -14,7 +14,7 @@ namespace xjit {
 
 // The model that a config.json describes. `file` is the name for messages. InvalidArgument names a key that is
 // missing, of another JSON type or absurd; Unimplemented names what is valid but not supported (architecture,
-// activation, rope scaling, quantisation).
+// activation, rope scaling).
 absl::StatusOr<ModelSpec> ParseHfConfig(std::string_view text, std::string_view file);
 
 // The same from a parsed object. The architecture is `arch` where not empty, else `model_type`, else `architectures`.
@@ -24,7 +24,7 @@ absl::StatusOr<ModelSpec> HfSpec(const JsonObject& config, std::string_view arch
 absl::Status ApplyGenerationConfig(std::string_view text, std::string_view file, ModelSpec& spec);
 
 // Writes the spec under config.json's keys (architecture as `arch`), for a manifest: HfSpec reads them back.
-// `freq_factors` and `rope_pairs_adjacent` belong to the weights and have no key.
+// `freq_factors`, `norm_offset` and (but for DeepSeek) `rope_pairs_adjacent` belong to the weights and have no key.
 nlohmann::ordered_json ToHfKeys(const ModelSpec& spec);
 
 }  // namespace xjit

@@ -118,6 +118,15 @@ absl::StatusOr<std::string> ToString(const Json& value, std::string_view place) 
   return value.get<std::string>();
 }
 
+absl::StatusOr<double> ToNumber(const Json& value, std::string_view place, double min, double max) {
+  if (!value.is_number()) return InvalidArgument("{}: is {}, expected a number", place, Shown(value));
+  const double number = value.get<double>();
+  if (!(number >= min && number <= max)) {
+    return InvalidArgument("{}: is {}, expected {} to {}", place, Shown(value), min, max);
+  }
+  return number;
+}
+
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(std::string_view text, std::string_view file) {
@@ -186,11 +195,7 @@ absl::StatusOr<bool> JsonObject::BoolOr(std::string_view key, bool fallback) con
 absl::StatusOr<std::optional<double>> JsonObject::Number(std::string_view key, double min, double max) const {
   const Json* value = Find(key);
   if (value == nullptr) return std::optional<double>();
-  if (!value->is_number()) return InvalidArgument("{}: is {}, expected a number", Place(key), Shown(*value));
-  const double number = value->get<double>();
-  if (!(number >= min && number <= max)) {
-    return InvalidArgument("{}: is {}, expected {} to {}", Place(key), Shown(*value), min, max);
-  }
+  XJIT_ASSIGN_OR_RETURN(const double number, ToNumber(*value, Place(key), min, max));
   return std::optional<double>(number);
 }
 
@@ -210,6 +215,22 @@ absl::StatusOr<std::vector<int64_t>> JsonObject::Ints(std::string_view key, int6
   }
   for (size_t i = 0; i < value->size(); ++i) {
     XJIT_ASSIGN_OR_RETURN(const int64_t number, ToInt((*value)[i], fmt::format("{}[{}]", Place(key), i), min, max));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+absl::StatusOr<std::vector<double>> JsonObject::Numbers(std::string_view key, double min, double max) const {
+  std::vector<double> numbers;
+  const Json* value = Find(key);
+  if (value == nullptr) return numbers;
+  if (!value->is_array()) {
+    XJIT_ASSIGN_OR_RETURN(const double number, ToNumber(*value, Place(key), min, max));
+    numbers.push_back(number);
+    return numbers;
+  }
+  for (size_t i = 0; i < value->size(); ++i) {
+    XJIT_ASSIGN_OR_RETURN(const double number, ToNumber((*value)[i], fmt::format("{}[{}]", Place(key), i), min, max));
     numbers.push_back(number);
   }
   return numbers;

@@ -46,6 +46,7 @@ class JsonObject {
   absl::StatusOr<double> NumberOr(std::string_view key, double fallback, double min, double max) const;
   // One value or a list of them; empty when absent.
   absl::StatusOr<std::vector<int64_t>> Ints(std::string_view key, int64_t min, int64_t max) const;
+  absl::StatusOr<std::vector<double>> Numbers(std::string_view key, double min, double max) const;
   absl::StatusOr<std::vector<std::string>> Strings(std::string_view key) const;
   // A nested object; nullopt when absent.
   absl::StatusOr<std::optional<JsonObject>> Object(std::string_view key) const;

@@ -54,6 +54,28 @@ absl::Status ReadDefaults(const JsonObject& json, PlanDefaults& to) {
   return absl::OkStatus();
 }
 
+// `quantization` repeats what quantization_config says, or names the GGUF file's own.
+absl::Status ReadQuantization(const JsonObject& json, Manifest& out) {
+  XJIT_ASSIGN_OR_RETURN(out.quant, QuantConfig::Parse(json));
+  const std::string method(MethodName(out.quant.method));
+  XJIT_ASSIGN_OR_RETURN(out.quantization, json.StringOr("quantization", method));
+  if (out.quantization == method) return absl::OkStatus();
+  if (out.quant.method != QuantConfig::Method::kNone) {
+    return InvalidArgument("{}: is \"{}\", but quantization_config says {}", json.Place("quantization"),
+                           Printable(out.quantization), method);
+  }
+  if (out.quantization == "gguf") return absl::OkStatus();
+  for (const auto known : {QuantConfig::Method::kFp8, QuantConfig::Method::kCompressedTensors,
+                           QuantConfig::Method::kAwq, QuantConfig::Method::kGptq, QuantConfig::Method::kMxfp4}) {
+    if (out.quantization == MethodName(known)) {
+      return InvalidArgument("{}: missing, but quantization is \"{}\"", json.Place("quantization_config"),
+                             out.quantization);
+    }
+  }
+  return Unimplemented("{}: \"{}\" is not supported (known: none, gguf, fp8, compressed-tensors, awq, gptq, mxfp4)",
+                       json.Place("quantization"), Printable(out.quantization));
+}
+
 std::string Relative(const std::string& path, const fs::path& folder) {
   std::error_code error;
   const fs::path target = fs::weakly_canonical(path, error);
@@ -77,11 +99,7 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text, std::string_view f
   XJIT_ASSIGN_OR_RETURN(const std::string name, json.StringOr("name", ""));
   out.spec.name = Printable(name);
 
-  XJIT_ASSIGN_OR_RETURN(out.quantization, json.StringOr("quantization", "none"));
-  if (out.quantization != "none" && out.quantization != "gguf") {
-    return Unimplemented("{}: \"{}\" is not supported (known: none, gguf)", json.Place("quantization"),
-                         Printable(out.quantization));
-  }
+  XJIT_RETURN_IF_ERROR(ReadQuantization(json, out));
   XJIT_ASSIGN_OR_RETURN(out.weights, json.Strings("weights"));
   for (size_t i = 0; i < out.weights.size(); ++i) {
     XJIT_RETURN_IF_ERROR(CheckPath(out.weights[i], fmt::format("{}[{}]", json.Place("weights"), i)));
@@ -114,7 +132,10 @@ absl::Status WriteManifest(const Checkpoint& checkpoint, const std::string& out_
   if (!checkpoint.spec().name.empty()) json["name"] = checkpoint.spec().name;
   json.update(ToHfKeys(checkpoint.spec()));
   for (const std::string& file : checkpoint.weights()) json["weights"].push_back(Relative(file, folder));
-  json["quantization"] = checkpoint.gguf() != nullptr ? "gguf" : "none";
+  const QuantConfig& quant = checkpoint.quant();
+  json["quantization"] = checkpoint.gguf() != nullptr ? "gguf" : MethodName(quant.method);
+  if (!quant.source.is_null()) json["quantization_config"] = quant.source;
+  if (quant.plain != DType::kBF16) json["torch_dtype"] = quant.plain == DType::kF16 ? "float16" : "float32";
   const std::pair<const char*, const std::string*> paths[] = {{"tokenizer", &texts.tokenizer},
                                                               {"tokenizer_config", &texts.tokenizer_config},
                                                               {"generation_config", &texts.generation_config},

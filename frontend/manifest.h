@@ -3,7 +3,8 @@
 //   {"arch": "llama", "hidden_size": 576, ..., "weights": ["model.safetensors"], "tokenizer": "tokenizer.json",
 //    "chat_template": "chat_template.jinja", "quantization": "none", "tp": 2, "bind": "0-42|43-85", "kv_dtype": "int8"}
 //
-// Hyper-parameters have config.json's key names. Paths are relative to the manifest's folder, or absolute.
+// Hyper-parameters, quantization_config and torch_dtype are as in config.json. Paths are relative to the manifest's
+// folder, or absolute.
 #pragma once
 
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "frontend/quant_config.h"
 #include "models/spec.h"
 
 namespace xjit {
@@ -33,7 +35,9 @@ struct Manifest {
   std::string tokenizer_config, generation_config;  // paths
   // A path (*.jinja, or a JSON file with a "chat_template" key) or, where it holds "{{" or "{%", the template itself.
   std::string chat_template;
-  std::string quantization = "none";  // "none", or "gguf": blocks as the GGUF weights have them
+  // "none", a method of quantization_config, or "gguf": blocks as the GGUF weights have them.
+  std::string quantization = "none";
+  QuantConfig quant;
   PlanDefaults defaults;
 };
 

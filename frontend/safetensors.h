@@ -15,7 +15,7 @@
 namespace xjit {
 
 // The tensors of a file, in header order; their data lie inside `bytes` and do not overlap. `file` is the name for
-// messages. A dtype that is not F32, F16 or BF16 is listed without `type`.
+// messages. A dtype that xjit has no element type for (U8, I64, ...) is listed without `type`.
 absl::StatusOr<std::vector<TensorView>> ParseSafetensors(std::span<const std::byte> bytes, std::string_view file);
 
 // weight_map of a *.safetensors.index.json: (tensor, shard) pairs. Shards are plain file names: a path that leaves

@@ -1,30 +1,39 @@
 #include "frontend/weights.h"
 
-#include <algorithm>
-#include <atomic>
-#include <set>
+#include <fmt/ranges.h>
 
-#include "codegen/gemm/pack.h"
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <unordered_set>
+
+#include "frontend/printable.h"
 #include "ir/ops.h"
-#include "ir/support/ref/dequant.h"
 #include "models/rope.h"
 
 namespace xjit {
 namespace {
 
-// Symbols that the engine computes instead of reading.
-bool IsComputed(std::string_view symbol) { return symbol == "inv_freq"; }
-
-// Tensors that may be left over: what the graph does not need by design.
-bool MayBeSurplus(std::string_view name, bool tied) {
-  return name == "rope_freqs.weight" || name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
+// The layer number of "model.layers.7.x", or -1.
+int64_t LayerOf(std::string_view name) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (!name.starts_with(kPrefix)) return -1;
+  name.remove_prefix(kPrefix.size());
+  int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  return error == std::errc() && end != name.data() + name.size() && *end == '.' ? layer : -1;
 }
 
-std::string ShapeText(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+// What the tensors of a module begin with: "X." of "X.weight"; all experts are one.
+std::string TensorPrefix(std::string name) {
+  if (const size_t expert = name.find("{e}"); expert != std::string::npos) return name.substr(0, expert);
+  if (name.ends_with(".weight")) name.resize(name.size() - std::string_view("weight").size());
+  return name;
+}
 
-// Calls f(layer, weight) for each weight of each layer of the graph, those outside layers first.
-template <class F>
-absl::Status ForEachWeight(const Module& module, F f) {
+}  // namespace
+
+absl::Status ForEachWeight(const Module& module, const std::function<absl::Status(int64_t, const Weight&)>& f) {
   const Function* step = module.Find("step");
   if (step == nullptr) return InvalidArgument("module @{} has no @step", module.name);
   for (const auto& w : step->weights) XJIT_RETURN_IF_ERROR(f(int64_t{-1}, *w));
@@ -40,32 +49,41 @@ absl::Status ForEachWeight(const Module& module, F f) {
   return absl::OkStatus();
 }
 
-// Row of each packed column (codegen/gemm/pack.h), as (part, row), -1 where a column is padding.
-std::vector<std::pair<int, int64_t>> PackedOrder(const Weight& w) {
-  std::vector<std::pair<int, int64_t>> order(static_cast<size_t>(PackedColumns(w)), {0, -1});
-  const auto parts = w.parts();
-  if (w.interleaved()) {
-    for (size_t n = 0; n < order.size(); ++n) {
-      const int part = static_cast<int>(n / kGroupColumns % 2);
-      const int64_t row =
-          static_cast<int64_t>(n) / kPanelColumns * kGroupColumns + static_cast<int64_t>(n) % kGroupColumns;
-      if (row < parts[static_cast<size_t>(part)].rows) order[n] = {part, row};
-    }
-    return order;
-  }
-  size_t n = 0;
-  for (size_t part = 0; part < parts.size(); ++part) {
-    for (int64_t row = 0; row < parts[part].rows; ++row) order[n++] = {static_cast<int>(part), row};
-  }
-  return order;
+int64_t WeightNames::RowOrder::Row(int64_t r) const {
+  if (head == 0) return r;
+  const int64_t i = r % head - first, half = count / 2;
+  if (i < 0 || i >= count) return r;
+  return r - i + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-}  // namespace
+void WeightNames::Source::Row(int64_t expert, int64_t row, int64_t begin, int64_t end, float* out) const {
+  DequantizeRow(stored.matrices[static_cast<size_t>(expert)], order.Row(row), begin, end, out);
+  if (add == 0) return;
+  for (int64_t i = 0; i < end - begin; ++i) out[i] += add;
+}
 
-int64_t WeightNames::Source::Row(int64_t r) const {
-  if (!pairs_to_halves) return r;
-  const int64_t head = r / head_dim, i = r % head_dim, half = head_dim / 2;
-  return head * head_dim + (i < half ? 2 * i : 2 * (i - half) + 1);
+std::vector<int64_t> WeightNames::Demand::shape() const {
+  if (rank == 1) return {rows};
+  if (rank == 2) return {rows, columns};
+  return {experts, rows, columns};
+}
+
+bool WeightNames::IsComputed(std::string_view symbol) { return symbol == "inv_freq" || symbol == "inv_freq_local"; }
+
+absl::StatusOr<std::vector<float>> WeightNames::Compute(std::string_view symbol) const {
+  const ModelSpec& spec = checkpoint_.spec();
+  const bool local = symbol == "inv_freq_local";
+  if (local && !spec.local_rope) return Internal("'@{}': the model has one rotary embedding", symbol);
+  const RopeSpec& rope = local ? *spec.local_rope : spec.rope;
+  const int64_t dims = RotaryDim(spec);
+  if (rope.scaling == RopeSpec::Scaling::kLongRope) {
+    const auto want = static_cast<size_t>(dims / 2);
+    if (rope.short_factors.size() != want || rope.long_factors.size() != want) {
+      return InvalidArgument("{}: longrope has {} short and {} long factors instead of {}", checkpoint_.path(),
+                             rope.short_factors.size(), rope.long_factors.size(), want);
+    }
+  }
+  return RopeInvFreq(rope, dims, context_);
 }
 
 const TensorName* WeightNames::Find(std::string_view symbol) const {
@@ -75,54 +93,180 @@ const TensorName* WeightNames::Find(std::string_view symbol) const {
   return nullptr;
 }
 
-std::string WeightNames::TensorNameOf(std::string_view symbol, int64_t layer) const {
-  const TensorName* t = Find(symbol);
-  if (t == nullptr) return fmt::format("@{}", symbol);
-  std::string name(checkpoint_.gguf() != nullptr ? t->gguf : t->hf);
+std::string WeightNames::TensorNameOf(const TensorName& t, int64_t layer) const {
+  std::string name(checkpoint_.gguf() != nullptr ? t.gguf : t.hf);
   if (const size_t at = name.find("{}"); at != std::string::npos) name.replace(at, 2, fmt::format("{}", layer));
   return name;
+}
+
+absl::StatusOr<WeightNames::RowOrder> WeightNames::OrderOf(const TensorName& t, const StoredWeight& stored) const {
+  const ModelSpec& spec = checkpoint_.spec();
+  RowOrder order;
+  if (!spec.rope_pairs_adjacent) return order;
+  if ((t.flags & TensorName::kRopeRows) != 0) {
+    order = {spec.head_dim, 0, spec.rotary_dim > 0 ? spec.rotary_dim : spec.head_dim};
+  } else if ((t.flags & TensorName::kRopeTail) != 0) {
+    order = {spec.mla.nope_dim + spec.mla.rope_dim, spec.mla.nope_dim, spec.mla.rope_dim};
+  } else if ((t.flags & TensorName::kRopeSingle) != 0) {
+    order = {stored.rows, stored.rows - spec.mla.rope_dim, spec.mla.rope_dim};
+  } else {
+    return order;
+  }
+  if (order.head < 1 || stored.rows % order.head != 0 || order.first < 0 || order.count % 2 != 0 ||
+      order.first + order.count > order.head) {
+    return InvalidArgument("{} has {} rows, not heads of {} with rotary pairs", Printable(stored.tensors[0]->name),
+                           stored.rows, order.head);
+  }
+  return order;
+}
+
+absl::StatusOr<WeightNames::Source> WeightNames::SourceOf(std::string_view symbol, int64_t layer,
+                                                          bool expert_vectors) const {
+  const TensorName* t = Find(symbol);
+  const bool gguf = checkpoint_.gguf() != nullptr;
+  const std::string name = t == nullptr ? std::string() : TensorNameOf(*t, layer);
+  if (name.empty()) return absl::NotFoundError(ToAbsl(fmt::format("@{} is missing", symbol)));
+  StoredOptions options;
+  options.transposed = (t->flags & TensorName::kTransposed) != 0 && !gguf;
+  options.expert_vectors = expert_vectors;
+  options.experts = checkpoint_.spec().moe.experts;
+  if (const QuantConfig& quant = checkpoint_.quant(); quant.method != QuantConfig::Method::kNone) {
+    options.declared = quant.Of(ModuleOf(name, layer));
+    if (quant.method == QuantConfig::Method::kGptq) options.gptq_zero_offset = quant.zero_offset;
+  }
+  Source source;
+  XJIT_ASSIGN_OR_RETURN(source.stored, FindStoredWeight(checkpoint_, name, options));
+  XJIT_ASSIGN_OR_RETURN(source.order, OrderOf(*t, source.stored));
+  // llama.cpp's converter has added it already.
+  if ((t->flags & TensorName::kGain) != 0 && !gguf) source.add = static_cast<float>(checkpoint_.spec().norm_offset);
+  return source;
 }
 
 ModelWeights WeightNames::Encodings() const {
   ModelWeights weights;
   weights.layers.resize(static_cast<size_t>(checkpoint_.spec().layers));
   for (const TensorName& t : family_.tensors) {
-    const bool in_layers = t.hf.find("{}") != std::string_view::npos;
+    // Biases are f32 to the graph, one an expert too.
+    if (t.symbol.ends_with("_bias")) continue;
+    const bool in_layers = TensorNameOf(t, 0) != TensorNameOf(t, 1);
     for (int64_t layer = 0; layer < (in_layers ? checkpoint_.spec().layers : 1); ++layer) {
-      const TensorView* view = checkpoint_.Find(TensorNameOf(t.symbol, layer));
-      if (view == nullptr || view->shape.size() != 2) continue;
+      const auto source = SourceOf(t.symbol, layer, false);
+      if (!source.ok() || source->stored.rank < 2) continue;
       auto& encodings = in_layers ? weights.layers[static_cast<size_t>(layer)] : weights.outer;
-      encodings[std::string(t.symbol)] = view->type.value_or(DType::kF32);
+      encodings[std::string(t.symbol)] = source->stored.encoding;
     }
   }
   return weights;
 }
 
+WeightNames::Demand WeightNames::DemandOf(const Weight& weight, const WeightRows& rows, size_t ref) {
+  const size_t stacked = std::max<size_t>(weight.stack_experts.size(), 1);
+  const size_t part = ref / stacked, stack = ref % stacked;
+  int64_t first_row = 0, first_expert = 0;
+  for (size_t p = 0; p < part; ++p) first_row += weight.part_rows[p];
+  for (size_t s = 0; s < stack; ++s) first_expert += weight.stack_experts[s];
+  const WeightRef& r = rows.refs()[ref];
+  Demand demand;
+  demand.rank = static_cast<int>(weight.type.dims.size());
+  if (demand.rank == 3 && rows.At(first_expert * weight.type.rows() + first_row).matrix) demand.rank = 2;
+  const auto extent = [](const WeightRange& range, int64_t whole) { return range.end < 0 ? whole : range.end; };
+  demand.rows = extent(r.rows(), weight.part_rows.empty() ? weight.type.rows() : weight.part_rows[part]);
+  if (demand.rank > 1) demand.columns = extent(r.columns(), weight.type.cols());
+  if (demand.rank == 3) {
+    demand.experts =
+        extent(r.experts(), weight.stack_experts.empty() ? weight.type.dims[0].size : weight.stack_experts[stack]);
+  }
+  return demand;
+}
+
+absl::StatusOr<std::vector<WeightNames::Source>> WeightNames::Sources(int64_t layer, const Weight& weight,
+                                                                      const WeightRows& rows) const {
+  std::vector<Source> sources;
+  for (size_t i = 0; i < rows.refs().size(); ++i) {
+    const Demand demand = DemandOf(weight, rows, i);
+    auto source = SourceOf(rows.refs()[i].symbol, layer, demand.rank == 3 && demand.columns == 1);
+    if (!source.ok()) return InvalidArgument("{}: {}", checkpoint_.path(), Message(source.status()));
+    const StoredWeight& stored = source->stored;
+    if (stored.rank != demand.rank || stored.experts < demand.experts || stored.rows < demand.rows ||
+        stored.columns < demand.columns) {
+      return InvalidArgument("{}: {} is {}, too small for {}", checkpoint_.path(), Printable(stored.tensors[0]->name),
+                             ShapeText(stored.shape()), ShapeText(demand.shape()));
+    }
+    sources.push_back(*std::move(source));
+  }
+  return sources;
+}
+
+bool WeightNames::MayBeSurplus(const TensorView& view) const {
+  const ModelSpec& spec = checkpoint_.spec();
+  const std::string_view name = view.name;
+  if (spec.tie_word_embeddings && name.starts_with("lm_head.")) return true;
+  // Rotary tables: the engine computes its own from the same numbers.
+  if (name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight" || name == "rope_factors_long.weight" ||
+      name == "rope_factors_short.weight") {
+    return true;
+  }
+  // Scales of activations and of the KV cache: the engine chooses its own.
+  for (const std::string_view suffix :
+       {".input_scale", ".output_scale", ".q_scale", ".k_scale", ".v_scale", ".kv_scale", ".prob_output_scale"}) {
+    if (name.ends_with(suffix)) return true;
+  }
+  // GPTQ writers give each module a bias, zero where the model has none.
+  if (constexpr std::string_view kBias = ".bias"; name.ends_with(kBias)) {
+    const std::string module(name.substr(0, name.size() - kBias.size()));
+    return checkpoint_.Find(module + ".qweight") != nullptr &&
+           std::all_of(view.data.begin(), view.data.end(), [](std::byte b) { return b == std::byte{0}; });
+  }
+  // Multi-token prediction past the last layer (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2): such a layer has a
+  // projection of embedding and hidden state.
+  const int64_t layer = LayerOf(name);
+  return layer >= spec.layers && checkpoint_.Find(fmt::format("model.layers.{}.eh_proj.weight", layer)) != nullptr;
+}
+
 absl::Status WeightNames::Check(const Module& graph) const {
-  std::vector<std::string> wrong;
-  std::set<std::string, std::less<>> used;
+  std::map<std::pair<int64_t, std::string>, Demand> demands;  // (layer, symbol): refs may each want a part
   XJIT_RETURN_IF_ERROR(ForEachWeight(graph, [&](int64_t layer, const Weight& w) -> absl::Status {
-    if (IsComputed(w.name)) return absl::OkStatus();
-    const std::string name = TensorNameOf(w.name, layer);
-    used.insert(name);
-    const TensorView* view = checkpoint_.Find(name);
-    std::vector<int64_t> shape;
-    for (const Dim& d : w.type.dims) shape.push_back(d.size);
-    if (view == nullptr) {
-      wrong.push_back(fmt::format("{} is missing", name));
-    } else if (view->shape != shape) {
-      wrong.push_back(fmt::format("{} is {} instead of {}", name, ShapeText(view->shape), ShapeText(shape)));
-    } else if (!view->type.has_value()) {
-      wrong.push_back(fmt::format("{} is {}, an encoding that xjit does not read", name, view->type_name));
-    } else if (w.type.dims.size() == 1 && IsQuantized(*view->type)) {
-      wrong.push_back(fmt::format("{} is a vector in {}", name, view->type_name));
+    XJIT_ASSIGN_OR_RETURN(const WeightRows rows, WeightRows::Of(w));
+    for (size_t i = 0; i < rows.refs().size(); ++i) {
+      const Demand own = DemandOf(w, rows, i);
+      Demand& all = demands.try_emplace({layer, rows.refs()[i].symbol}, own).first->second;
+      all.experts = std::max(all.experts, own.experts);
+      all.rows = std::max(all.rows, own.rows);
+      all.columns = std::max(all.columns, own.columns);
     }
     return absl::OkStatus();
   }));
-  for (const TensorView& view : checkpoint_.tensors()) {
-    if (!used.contains(view.name) && !MayBeSurplus(view.name, checkpoint_.spec().tie_word_embeddings)) {
-      wrong.push_back(fmt::format("{} is surplus", view.name));
+  std::vector<std::string> wrong;
+  std::unordered_set<const TensorView*> used;
+  std::set<std::string, std::less<>> failed;  // modules
+  for (const auto& [key, demand] : demands) {
+    const auto& [layer, symbol] = key;
+    if (IsComputed(symbol)) {
+      XJIT_ASSIGN_OR_RETURN(const auto values, Compute(symbol));
+      if (static_cast<int64_t>(values.size()) != demand.rows) {
+        return Internal("'@{}' has {} values instead of {}", symbol, values.size(), demand.rows);
+      }
+      continue;
     }
+    const auto source = SourceOf(symbol, layer, demand.rank == 3 && demand.columns == 1);
+    if (!source.ok()) {
+      wrong.emplace_back(Message(source.status()));
+      if (const TensorName* t = Find(symbol); t != nullptr) failed.insert(TensorPrefix(TensorNameOf(*t, layer)));
+      continue;
+    }
+    const StoredWeight& stored = source->stored;
+    used.insert(stored.tensors.begin(), stored.tensors.end());
+    if (stored.shape() != demand.shape()) {
+      wrong.push_back(fmt::format("{} is {} instead of {}", Printable(stored.tensors[0]->name),
+                                  ShapeText(stored.shape()), ShapeText(demand.shape())));
+    }
+  }
+  for (const TensorView& view : checkpoint_.tensors()) {
+    if (used.contains(&view) || MayBeSurplus(view)) continue;
+    // What is wrong with a module is said already; its tensors are not surplus.
+    const auto it = failed.upper_bound(view.name);
+    if (it != failed.begin() && view.name.starts_with(*std::prev(it))) continue;
+    wrong.push_back(fmt::format("{} is surplus", view.name));
   }
   if (wrong.empty()) return absl::OkStatus();
   const size_t count = wrong.size();
@@ -132,133 +276,6 @@ absl::Status WeightNames::Check(const Module& graph) const {
       "models?)",
       checkpoint_.path(), count, count == 1 ? " does" : "s do", checkpoint_.spec().arch, fmt::join(wrong, "; "),
       count > 5 ? fmt::format("; and {} more", count - 5) : "");
-}
-
-absl::StatusOr<std::vector<WeightNames::Source>> WeightNames::Sources(int64_t layer, const Weight& weight) const {
-  std::vector<Source> sources;
-  for (const Weight::Part& part : weight.parts()) {
-    XJIT_ASSIGN_OR_RETURN(const TensorView* view, checkpoint_.Tensor(TensorNameOf(part.name, layer)));
-    const TensorName* t = Find(part.name);
-    const ModelSpec& spec = checkpoint_.spec();
-    sources.push_back(
-        {view, t != nullptr && (t->flags & TensorName::kRopeRows) != 0 && spec.rope_pairs_adjacent, spec.head_dim});
-  }
-  return sources;
-}
-
-CheckpointRows::CheckpointRows(const WeightNames& names)
-    : names_(names), inv_freq_(RopeInvFreq(names.checkpoint().spec().rope, names.checkpoint().spec().head_dim)) {}
-
-absl::StatusOr<std::span<const WeightNames::Source>> CheckpointRows::SourcesOf(int64_t layer, const Weight& w) {
-  if (last_.first != layer || last_.second != w.name) {
-    XJIT_ASSIGN_OR_RETURN(sources_, names_.Sources(layer, w));
-    last_ = {layer, w.name};
-  }
-  return std::span<const WeightNames::Source>(sources_);
-}
-
-absl::Status CheckpointRows::Row(int64_t layer, const Weight& w, int64_t n, std::span<float> out) {
-  if (IsComputed(w.name)) {
-    std::copy_n(inv_freq_.begin(), out.size(), out.begin());
-    return absl::OkStatus();
-  }
-  XJIT_ASSIGN_OR_RETURN(const auto sources, SourcesOf(layer, w));
-  const auto parts = w.parts();
-  if (w.type.dims.size() == 1) {
-    size_t at = 0;
-    std::vector<float> values;
-    for (size_t p = 0; p < parts.size(); ++p) {
-      values.resize(static_cast<size_t>(parts[p].rows));
-      DequantizeRow(*sources[p].tensor->type, sources[p].tensor->data.data(), parts[p].rows, values.data());
-      for (int64_t r = 0; r < parts[p].rows; ++r) out[at++] = values[static_cast<size_t>(sources[p].Row(r))];
-    }
-    return absl::OkStatus();
-  }
-  size_t p = 0;
-  while (p + 1 < parts.size() && n >= parts[p].rows) n -= parts[p++].rows;
-  const int64_t k = w.type.cols();
-  const DType type = *sources[p].tensor->type;
-  DequantizeRow(type, sources[p].tensor->data.data() + sources[p].Row(n) * RowBytes(type, k), k, out.data());
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames& names, const Module& fused,
-                                                               WorkerPool& pool, HugeBuffer::Options options) {
-  auto store = std::make_unique<WeightStore>();
-  std::vector<Entry> entries;
-  int64_t total = 0;
-  XJIT_RETURN_IF_ERROR(ForEachWeight(fused, [&](int64_t layer, const Weight& w) -> absl::Status {
-    entries.push_back({layer, &w, total});
-    store->offsets_[{layer, w.name}] = total;
-    const int64_t bytes = w.type.dims.size() == 1
-                              ? PackedColumns(w) * 4
-                              : PackedColumns(w) / kPanelColumns * PanelBytes(w.type.elem, w.type.cols());
-    total += (bytes + 63) / 64 * 64;
-    return absl::OkStatus();
-  }));
-  // Kernels may prefetch, and read a row up to its next 64 bytes, past the last weight.
-  XJIT_ASSIGN_OR_RETURN(store->memory_, HugeBuffer::Allocate(total + 4096, options));
-  CheckpointRows rows(names);
-  for (const Entry& entry : entries) {
-    XJIT_RETURN_IF_ERROR(entry.weight->type.dims.size() == 1 ? store->PackVector(rows, entry)
-                                                             : store->PackMatrix(names, entry, pool));
-  }
-  // Reading one tensor maps pages around it too, of tensors that were given back before.
-  for (const TensorView& tensor : names.checkpoint().tensors()) names.checkpoint().Discard(tensor);
-  return store;
-}
-
-absl::Status WeightStore::PackMatrix(const WeightNames& names, const Entry& entry, WorkerPool& pool) {
-  const Weight& w = *entry.weight;
-  XJIT_ASSIGN_OR_RETURN(const auto sources, names.Sources(entry.layer, w));
-  const int64_t k = w.type.cols(), row_bytes = RowBytes(w.type.elem, k);
-  std::vector<const std::byte*> rows;
-  for (const auto& [part, row] : PackedOrder(w)) {
-    const WeightNames::Source& source = sources[static_cast<size_t>(part)];
-    rows.push_back(row < 0 ? nullptr : source.tensor->data.data() + source.Row(row) * row_bytes);
-  }
-  const int64_t panels = static_cast<int64_t>(rows.size()) / kPanelColumns;
-  // Panels of a quarter MiB of source are taken at a time.
-  const int64_t chunk = std::max<int64_t>(1, (int64_t{256} << 10) / (kPanelColumns * row_bytes));
-  std::atomic<int64_t> next{0};
-  std::byte* out = memory_.data() + entry.offset;
-  pool.Run([&](int) {
-    for (int64_t p = next.fetch_add(chunk); p < panels; p = next.fetch_add(chunk)) {
-      PackPanels(w.type.elem, k, rows, p, std::min(panels, p + chunk), out);
-    }
-  });
-  for (const auto& source : sources) names.checkpoint().Discard(*source.tensor);
-  return absl::OkStatus();
-}
-
-absl::Status WeightStore::PackVector(CheckpointRows& rows, const Entry& entry) {
-  const Weight& w = *entry.weight;
-  std::vector<float> plain(static_cast<size_t>(w.type.cols()));
-  XJIT_RETURN_IF_ERROR(rows.Row(entry.layer, w, 0, plain));
-  std::vector<int64_t> first;
-  int64_t at = 0;
-  for (const Weight::Part& part : w.parts()) {
-    first.push_back(at);
-    at += part.rows;
-  }
-  auto* out = reinterpret_cast<float*>(memory_.data() + entry.offset);
-  const auto order = PackedOrder(w);
-  for (size_t n = 0; n < order.size(); ++n) {
-    const auto [part, row] = order[n];
-    out[n] = row < 0 ? 0.0f : plain[static_cast<size_t>(first[static_cast<size_t>(part)] + row)];
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<const std::byte*> WeightStore::Matrix(int64_t layer, const Weight& weight) const {
-  const auto it = offsets_.find({layer, weight.name});
-  if (it == offsets_.end()) return Internal("weights: '@{}' of layer {} was not packed", weight.name, layer);
-  return memory_.data() + it->second;
-}
-
-absl::StatusOr<const float*> WeightStore::Vector(int64_t layer, const Weight& weight) const {
-  XJIT_ASSIGN_OR_RETURN(const std::byte* at, Matrix(layer, weight));
-  return reinterpret_cast<const float*>(at);
 }
 
 }  // namespace xjit

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,17 +39,58 @@ class Builder {
   Value* RopeTable(Value* step, Operand inv_freq, double scale) {
     return Emit(OpCode::kRopeTable, {{step}, inv_freq}, {{"scale", scale}});
   }
-  Value* Rope(Value* x, Value* table, int64_t heads, std::string_view name) {
-    return Emit(OpCode::kRope, {{x}, {table}}, {{"heads", heads}}, name);
+  Value* Rope(Value* x, Value* table, int64_t heads, std::string_view name, int64_t offset = 0) {
+    Attrs attrs = {{"heads", heads}};
+    if (offset != 0) attrs.emplace_back("offset", offset);
+    return Emit(OpCode::kRope, {{x}, {table}}, std::move(attrs), name);
   }
   void KvStore(Value* k, Value* v, Value* step, int64_t kv_heads) {
     Emit(OpCode::kKvStore, {{k}, {v}, {step}}, {{"kv_heads", kv_heads}});
   }
-  Value* Attention(Value* q, Value* step, int64_t heads, int64_t kv_heads, double scale, int64_t window) {
-    Attrs attrs = {{"heads", heads}, {"kv_heads", kv_heads}, {"scale", scale}};
-    if (window > 0) attrs.emplace_back("window", window);
-    return Emit(OpCode::kAttention, {{q}, {step}}, std::move(attrs));
+  struct AttentionArgs {
+    int64_t heads = 0, kv_heads = 0;
+    double scale = 1;
+    int64_t window = 0;   // 0: none
+    double soft_cap = 0;  // 0: none
+    std::optional<Operand> sinks = std::nullopt;
+  };
+  Value* Attention(Value* q, Value* step, const AttentionArgs& args) {
+    Attrs attrs = {{"heads", args.heads}, {"kv_heads", args.kv_heads}, {"scale", args.scale}};
+    if (args.window > 0) attrs.emplace_back("window", args.window);
+    if (args.soft_cap > 0) attrs.emplace_back("soft_cap", args.soft_cap);
+    std::vector<Operand> operands = {{q}, {step}};
+    if (args.sinks) operands.push_back(*args.sinks);
+    return Emit(OpCode::kAttention, std::move(operands), std::move(attrs));
   }
+  void KvStoreLatent(Value* c, Value* k_pe, Value* step) { Emit(OpCode::kKvStoreLatent, {{c}, {k_pe}, {step}}); }
+  Value* MlaAttention(Value* q, Value* step, Operand kv_b, int64_t heads, int64_t nope_dim, int64_t v_dim,
+                      double scale) {
+    return Emit(OpCode::kMlaAttention, {{q}, {step}, kv_b},
+                {{"heads", heads}, {"nope_dim", nope_dim}, {"v_dim", v_dim}, {"scale", scale}});
+  }
+  Value* Slice(Value* x, int64_t from, int64_t to, std::string_view name) {
+    return Emit(OpCode::kSlice, {{x}}, {{"from", from}, {"to", to}}, name);
+  }
+  Value* Scale(Value* x, double by) { return Emit(OpCode::kScale, {{x}}, {{"by", by}}); }
+  Value* SoftCap(Value* x, double cap) { return Emit(OpCode::kSoftCap, {{x}}, {{"cap", cap}}); }
+  Value* Gelu(Value* x) { return Emit(OpCode::kGelu, {{x}}); }
+  Value* ClampedSwiglu(Value* gate, Value* up, double limit, double alpha, std::string_view name) {
+    return Emit(OpCode::kClampedSwiglu, {{gate}, {up}}, {{"limit", limit}, {"alpha", alpha}}, name);
+  }
+  // The chosen experts and their weights.
+  std::pair<Value*, Value*> Route(Value* logits, std::optional<Operand> bias, Attrs attrs) {
+    std::vector<Operand> operands = {{logits}};
+    if (bias) operands.push_back(*bias);
+    Value* experts = Emit(OpCode::kRoute, std::move(operands), std::move(attrs));
+    return {experts, experts == nullptr ? nullptr : experts->def->result(1)};
+  }
+  Value* ExpertLinear(Value* x, Value* experts, Operand w, std::string_view name) {
+    return Emit(OpCode::kExpertLinear, {{x}, {experts}, w}, {}, name);
+  }
+  Value* ExpertBias(Value* y, Value* experts, Operand bias, std::string_view name) {
+    return Emit(OpCode::kExpertBias, {{y}, {experts}, bias}, {}, name);
+  }
+  Value* Combine(Value* y, Value* weights) { return Emit(OpCode::kCombine, {{y}, {weights}}); }
   Value* SelectRows(Value* x, Value* step) { return Emit(OpCode::kSelectRows, {{x}, {step}}); }
   Value* Repeat(std::vector<Operand> args, const std::vector<ScheduleRun>& runs) {
     return Emit(OpCode::kRepeat, std::move(args), {{"schedule", ScheduleText(runs)}});

@@ -121,10 +121,24 @@ const std::vector<ChainItemSpec>& ChainItems() {
 
 const std::vector<AttrSpec>& PlanAttrs() {
   static const std::vector<AttrSpec> kAttrs = {
-      // Byte offset of the result in the arena.
+      // Byte offset of the first result in the arena.
       {"at", std::nullopt, Attr(int64_t{0})},
+      // Of the results behind the first.
+      {"at_rest", std::nullopt, Attr(std::vector<int64_t>{})},
       // Every thread computes the result for itself, into its own arena.
       {"private", Attr(false), std::nullopt},
+      // The order in which the weight's bytes lie, and a page of the KV cache (plan_layout).
+      {"layout", std::nullopt, Attr(std::string())},
+      {"kv_layout", std::nullopt, Attr(std::string())},
+      // How a matrix product is cut up (codegen/gemm/blocking.h): kernel family; register or tile grid; rows, columns,
+      // depth of a cache block; threads over rows, columns, depth; columns a thread takes at a time; order of loops.
+      {"kernel", std::nullopt, Attr(std::string())},
+      {"tile", std::nullopt, Attr(std::vector<int64_t>{})},
+      {"block", std::nullopt, Attr(std::vector<int64_t>{})},
+      {"split", std::nullopt, Attr(std::vector<int64_t>{})},
+      {"chunk", std::nullopt, Attr(int64_t{0})},
+      {"order", std::nullopt, Attr(std::string())},
+      {"unpack_once", Attr(false), std::nullopt},
   };
   return kAttrs;
 }

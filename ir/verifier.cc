@@ -14,6 +14,33 @@ int64_t RowStrideBytes(DType elem, int64_t cols) {
   return padded * Info(elem).block_bytes;
 }
 
+int64_t ArenaBytes(const Type& type, int64_t rows, int64_t logit_rows) {
+  if (!type.is_tensor() || type.dims.empty()) return 0;
+  constexpr int64_t kTooMany = kMaxArenaBytes + 1;
+  const Dim first = type.dims[0];
+  const int64_t count = first.symbol == 'L' ? logit_rows : first.symbolic() ? rows : first.size;
+  int64_t cols = 1;
+  for (size_t i = 1; i < type.dims.size(); ++i) {
+    const int64_t size = type.dims[i].size;
+    if (size < 0 || (size > 0 && cols > kMaxArenaBytes / size)) return kTooMany;
+    cols *= size;
+  }
+  const int64_t stride = type.dims.size() == 1 ? Info(type.elem).block_bytes : RowStrideBytes(type.elem, cols);
+  if (count < 0 || stride <= 0 || count > kMaxArenaBytes / stride) return kTooMany;
+  return count * stride;
+}
+
+std::optional<int64_t> ArenaOffset(const Value& value) {
+  if (value.def == nullptr || !value.def->Has("at")) return std::nullopt;
+  if (value.def->result() == &value) return value.def->Int("at");
+  const auto it = value.def->attrs.find("at_rest");
+  const auto* rest = it == value.def->attrs.end() ? nullptr : std::get_if<std::vector<int64_t>>(&it->second);
+  for (size_t i = 1; rest != nullptr && i <= rest->size() && i < value.def->results.size(); ++i) {
+    if (value.def->result(i) == &value) return (*rest)[i - 1];
+  }
+  return std::nullopt;
+}
+
 const Value* ViewRoot(const Value* value) {
   while (value->def != nullptr && value->def->code == OpCode::kSlice) value = value->def->operand(0);
   return value;
@@ -21,11 +48,11 @@ const Value* ViewRoot(const Value* value) {
 
 const Value* InPlaceOperand(const Op& op) {
   if (op.code == OpCode::kAdd || op.code == OpCode::kRepeat) return op.operand(0);
-  if (op.code != OpCode::kGemm) return nullptr;
+  if (op.code != OpCode::kGemm && op.code != OpCode::kAllReduce) return nullptr;
   const ChainItem* residual = op.Item("epilogue", "residual");
   if (residual == nullptr) return nullptr;
   const Value* value = op.operands[static_cast<size_t>(std::get<int>(residual->args[0]))].value;
-  // Each column of the product reads all of x.
+  // Each column of a product reads all of x, and ranks read one another's x.
   return ViewRoot(op.operand(0)) == ViewRoot(value) ? nullptr : value;
 }
 
@@ -84,14 +111,13 @@ absl::Status VerifyFunction(const Module& module, const Function& function) {
 // Checks the offsets that plan_memory wrote: ranges of one arena that live together must not overlap, except that an
 // op may write over the operand it reads in place.
 absl::Status VerifyMemory(const Module& module, const Function& function) {
-  const auto capacity = module.attrs.find("rows");
-  if (capacity == module.attrs.end()) return absl::OkStatus();
-  const auto logit_capacity = module.attrs.find("logit_rows");
-  auto rows_of = [&](const Type& type) {
-    const bool logits = type.dims[0].symbol == 'L' && logit_capacity != module.attrs.end();
-    const int64_t* rows = std::get_if<int64_t>(&(logits ? logit_capacity : capacity)->second);
-    return rows != nullptr ? *rows : 0;
+  if (!module.attrs.contains("rows")) return absl::OkStatus();
+  auto capacity_of = [&](std::string_view name, int64_t otherwise) {
+    const auto it = module.attrs.find(name);
+    const int64_t* value = it == module.attrs.end() ? nullptr : std::get_if<int64_t>(&it->second);
+    return value != nullptr ? *value : otherwise;
   };
+  const int64_t rows = capacity_of("rows", 0), logit_rows = capacity_of("logit_rows", rows);
   struct Placed {
     const Op* op;
     const Value* value;
@@ -101,23 +127,26 @@ absl::Status VerifyMemory(const Module& module, const Function& function) {
   };
   std::vector<Placed> placed;
   for (const auto& op : function.ops) {
-    if (!op->Has("at") || op->results.empty()) continue;
-    const Value* value = op->result();
-    const int64_t stride = RowStrideBytes(value->type.elem, value->type.cols()), rows = rows_of(value->type);
-    if (rows < 0 || stride <= 0 || op->Int("at") < 0 || rows > kMaxArenaBytes / stride ||
-        op->Int("at") > kMaxArenaBytes) {
-      return InvalidArgument("memory: '%{}' lies outside of any arena", value->name);
+    if (!op->Has("at")) continue;
+    for (const auto& value : op->results) {
+      const std::optional<int64_t> at = ArenaOffset(*value);
+      if (!at.has_value())
+        return InvalidArgument("memory: '%{}' has no place beside its op's first result", value->name);
+      const int64_t bytes = ArenaBytes(value->type, rows, logit_rows);
+      if (*at < 0 || *at > kMaxArenaBytes || bytes > kMaxArenaBytes) {
+        return InvalidArgument("memory: '%{}' lies outside of any arena", value->name);
+      }
+      placed.push_back(
+          {op.get(), value.get(), LiveRangeOf(function, value.get()), *at, *at + bytes, op->Bool("private")});
     }
-    const int64_t bytes = rows * stride;
-    placed.push_back(
-        {op.get(), value, LiveRangeOf(function, value), op->Int("at"), op->Int("at") + bytes, op->Bool("private")});
   }
   for (size_t i = 0; i < placed.size(); ++i) {
     for (size_t j = i + 1; j < placed.size(); ++j) {
       const Placed& a = placed[i];
       const Placed& b = placed[j];  // defined after a
       if (a.own != b.own || a.end <= b.begin || b.end <= a.begin || b.live.first > a.live.last) continue;
-      const bool in_place = b.live.first == a.live.last && InPlaceOperand(*b.op) == a.value && a.begin == b.begin;
+      const bool in_place = b.live.first == a.live.last && b.value == b.op->result() &&
+                            InPlaceOperand(*b.op) == a.value && a.begin == b.begin;
       if (!in_place) {
         return InvalidArgument("memory: '%{}' [{}, {}) and '%{}' [{}, {}) live at the same time", a.value->name,
                                a.begin, a.end, b.value->name, b.begin, b.end);

@@ -2,6 +2,8 @@
 // memory has been planned, no two live values overlapping in the arena.
 #pragma once
 
+#include <optional>
+
 #include "ir/graph.h"
 
 namespace xjit {
@@ -11,6 +13,13 @@ absl::Status VerifyModule(const Module& module);
 // Bytes from row to row of an activation in memory: its columns padded to whole panels of 32 for f32 and bf16, so that
 // kernels need no masks at a row's end; q8act as ir/support/q8_layout.h.
 int64_t RowStrideBytes(DType elem, int64_t cols);
+
+// Bytes of all rows of a value, of its 'L' rows and others; more than kMaxArenaBytes stands for anything larger.
+int64_t ArenaBytes(const Type& type, int64_t rows, int64_t logit_rows);
+
+// Where plan_memory put a value: attribute `at` of the op that defines it, for results behind its first `at_rest`.
+// nullopt: nowhere.
+std::optional<int64_t> ArenaOffset(const Value& value);
 
 // [first, last] index of the ops between which a value must keep its bytes; a view keeps its source alive. Arguments
 // begin at -1; what return uses lives to the end.

@@ -3,7 +3,11 @@
 namespace xjit {
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama, &kQwen2};
+const ModelFamily* const kFamilies[] = {
+#define XJIT_FAMILY(name) &k##name,
+#include "models/families.inc"
+#undef XJIT_FAMILY
+};
 
 }  // namespace
 

@@ -52,7 +52,9 @@ struct ModelFamily {
 absl::StatusOr<const ModelFamily*> FindFamily(std::string_view arch);
 std::string KnownFamilies();
 
-extern const ModelFamily kLlama;
-extern const ModelFamily kQwen2;
+// kLlama and so on, each defined in its own file.
+#define XJIT_FAMILY(name) extern const ModelFamily k##name;
+#include "models/families.inc"
+#undef XJIT_FAMILY
 
 }  // namespace xjit

@@ -28,6 +28,11 @@ double YarnMscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1
 
 }  // namespace
 
+int64_t RotaryDim(const ModelSpec& spec) {
+  if (spec.mla.kv_lora_rank > 0) return spec.mla.rope_dim;
+  return spec.rotary_dim > 0 ? spec.rotary_dim : spec.head_dim;
+}
+
 std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim, int64_t context) {
   const auto& factors = context > rope.original_max_positions ? rope.long_factors : rope.short_factors;
   const double d = static_cast<double>(head_dim);
@@ -72,6 +77,7 @@ std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim, int64_t c
 }
 
 double RopeScale(const RopeSpec& rope) {
+  if (rope.scaling == RopeSpec::Scaling::kLongRope) return rope.attention_factor.value_or(1.0);
   if (rope.scaling != RopeSpec::Scaling::kYarn) return 1.0;
   if (rope.attention_factor.has_value()) return *rope.attention_factor;
   if (rope.mscale.has_value() && rope.mscale_all_dim.has_value() && *rope.mscale_all_dim != 0) {

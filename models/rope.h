@@ -8,6 +8,9 @@
 
 namespace xjit {
 
+// How many values of a head are rotated: the width of a rope table.
+int64_t RotaryDim(const ModelSpec& spec);
+
 // inv_freq[head_dim / 2], in radians a position, f32 as Hugging Face keeps them.
 //   none    theta^(-2i/d)
 //   linear  divided by factor
@@ -20,7 +23,7 @@ namespace xjit {
 // Then divided by freq_factors where the checkpoint has them.
 std::vector<float> RopeInvFreq(const RopeSpec& rope, int64_t head_dim, int64_t context = 0);
 
-// What cosines and sines are multiplied by: 1, or yarn's attention factor.
+// What cosines and sines are multiplied by: 1, or the attention factor of yarn or longrope.
 double RopeScale(const RopeSpec& rope);
 
 }  // namespace xjit

@@ -17,12 +17,13 @@ struct RopeSpec {
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   int64_t original_max_positions = 0;                // llama3, yarn
   double beta_fast = 32, beta_slow = 1;              // yarn
-  std::optional<double> attention_factor;            // yarn; else from mscale, else 0.1 ln(factor) + 1
+  std::optional<double> attention_factor;            // yarn (else from mscale, else 0.1 ln(factor) + 1), longrope
   std::optional<double> mscale, mscale_all_dim;      // yarn
   bool truncate = true;                              // yarn: round the ramp's ends
   // longrope: divisors of the frequencies for contexts up to original_max_positions and for longer ones.
   std::vector<double> short_factors, long_factors;
   std::vector<float> freq_factors;  // divide the frequencies (GGUF rope_freqs.weight); may be empty
+  bool operator==(const RopeSpec&) const = default;
 };
 
 // What a feed-forward does between its two products.
@@ -54,6 +55,7 @@ struct MoeSpec {
   bool router_bias = false;      // added to the router's logits
   bool expert_bias = false;      // of gate, up and down of each expert
   std::vector<bool> layers;      // which layers have experts; the others are dense
+  bool operator==(const MoeSpec&) const = default;
 };
 
 // Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434); kv_lora_rank == 0: none.
@@ -64,6 +66,7 @@ struct MlaSpec {
   int64_t rope_dim = 0;  // with it
   int64_t v_dim = 0;
   double norm_eps = 1e-6;  // of q_a_layernorm and kv_a_layernorm
+  bool operator==(const MlaSpec&) const = default;
 };
 
 struct ModelSpec {
@@ -102,7 +105,10 @@ struct ModelSpec {
   bool rope_pairs_adjacent = false;
   std::vector<int32_t> bos_ids, eos_ids;
 
+  bool operator==(const ModelSpec&) const = default;
   int64_t window(int64_t layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
+  // Values of a token in one layer's KV cache.
+  int64_t kv_values() const { return mla.kv_lora_rank > 0 ? mla.kv_lora_rank + mla.rope_dim : 2 * kv_heads * head_dim; }
   bool has_experts(int64_t layer) const { return moe.experts > 0 && moe.layers[static_cast<size_t>(layer)]; }
 };
 

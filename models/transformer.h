@@ -1,4 +1,4 @@
-// What the families that follow Llama share: the step around the layers, and grouping layers into functions.
+// The step around a decoder's layers, and grouping layers into functions.
 #pragma once
 
 #include <functional>
@@ -16,9 +16,10 @@ struct LayerContext {
   const ModelSpec& spec;
   const Encodings& encodings;
   Value* x;     // [T, hidden]
-  Value* rope;  // rope table of the step
+  Value* rope;  // rope table of this kind of layer
   Value* step;
   int64_t window;  // of this kind of layer; 0: none
+  bool experts;    // whether this kind of layer has them
 
   Type Vector(int64_t n) const { return Type::Tensor({{n, 0}}, DType::kF32); }
   // The checkpoint's encoding of a symbol, whatever slice of it is named.
@@ -30,10 +31,10 @@ struct LayerContext {
   Operand V(std::string_view symbol, int64_t n) const { return b.W(symbol, Vector(n)); }
 };
 
-// Embedding, rope table, all layers, final norm, output matrix. `layer` builds one layer and returns the new x; layers
-// whose encodings and window are equal share one function. `window_of` gives a layer's window.
+// Embedding, rope tables, all layers, final norm, output matrix. `layer` builds one layer and returns the new x. Layers
+// share a function where all that tells them apart is their number: encodings, window, rope table and experts are
+// equal.
 absl::StatusOr<std::unique_ptr<Module>> BuildDecoder(const ModelSpec& spec, const ModelWeights& weights,
-                                                     const std::function<Value*(const LayerContext&)>& layer,
-                                                     const std::function<int64_t(int64_t)>& window_of);
+                                                     const std::function<Value*(const LayerContext&)>& layer);
 
 }  // namespace xjit

@@ -5,30 +5,20 @@
 #include <set>
 #include <utility>
 
+#include "codegen/gemm/blocking.h"
 #include "ir/ops.h"
 #include "ir/verifier.h"
 #include "passes/lower_check.h"
 
 namespace xjit {
 
-int64_t PackedColumns(const Weight& weight) {
-  const int64_t rows = weight.type.dims[0].size;
-  if (!weight.interleaved()) return (rows + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
-  const int64_t part = weight.part_rows[0];
-  return (part + kGroupColumns - 1) / kGroupColumns * kPanelColumns;
-}
+int64_t PackedColumns(const Weight& weight) { return PackedColumns(weight.type.rows(), weight.interleaved()); }
 
 namespace {
 
-// Tasks of a shared stage for each thread: enough that a thread which was slowed for a moment is relieved by the
-// others, few enough that taking them (10 to 20 ns each) does not show.
-constexpr int kTasksPerThread = 4;
 // Rows of a task: the program is made for its most rows, and a step of a few dozen must keep all threads busy too. A
 // row takes 0.1 us and more.
 constexpr int64_t kMaxTaskRows = 8;
-// A task of a few-row product reads 32 to 256 KiB, 1 to 8 us at 30 GB/s: in a small model's stages taking tasks stays
-// under 2% of the time, in a large one's no thread waits long for the last task.
-constexpr int64_t kMinTaskBytes = int64_t{32} << 10, kMaxTaskBytes = int64_t{256} << 10;
 
 // Bytes that stages read and write, for barriers: ranges of the arena, and whole other resources.
 struct Span {
@@ -101,9 +91,9 @@ class Lowering {
       if (arg == args_.end()) return Internal("lower: argument '%{}' has no place", root->name);
       place.offset = arg->second;
     } else {
-      if (!root->def->Has("at"))
-        return Internal("lower: '%{}' has no place in the arena (run plan_memory)", root->name);
-      place.offset = root->def->Int("at");
+      const std::optional<int64_t> at = ArenaOffset(*root);
+      if (!at.has_value()) return Internal("lower: '%{}' has no place in the arena (run plan_memory)", root->name);
+      place.offset = *at;
       place.own = root->def->Bool("private");
     }
     place.offset += column * Info(root->type.elem).block_bytes;
@@ -428,16 +418,9 @@ class Lowering {
     stage.n_count = desc.panels();
     stage.m_kind = logits ? GridM::kLogitRows : GridM::kRows;
     const int64_t panel_bytes = PanelBytes(desc.w, desc.k);
-    const int64_t tasks = int64_t{context_.threads} * kTasksPerThread;
-    if (desc.rows > 0) {
-      const int64_t task_bytes = std::clamp(desc.panels() * panel_bytes / tasks, kMinTaskBytes, kMaxTaskBytes);
-      stage.n_chunk = std::max<int64_t>(1, task_bytes / panel_bytes);
-    } else {
-      // A panel's unpacking is shared by all rows, so rows are only cut when there are too few panels.
-      stage.n_chunk = 1;
-      const int64_t cuts = (tasks + desc.panels() - 1) / desc.panels();
-      stage.m_chunk = cuts <= 1 ? kWholeGrid : std::max<int64_t>(32, (rows / cuts + 31) / 32 * 32);
-    }
+    const PanelTasks share = SharePanels(desc.panels(), panel_bytes, rows, int64_t{context_.threads} * kTasksPerThread);
+    stage.n_chunk = share.panels;
+    if (share.rows > 0) stage.m_chunk = share.rows;
     stage.weight_bytes = desc.panels() * panel_bytes;
     AddStage(std::move(stage), access, [this, a, c, residual, bias, packed](int t) {
       return GemmArgs{At(a, t),

@@ -108,4 +108,13 @@ absl::Status CheckLowerable(const Op& op) {
   return CheckShapes(op);
 }
 
+absl::Status CheckLowerable(const Module& planned) {
+  for (const auto& f : planned.functions) {
+    for (const auto& op : f->ops) {
+      XJIT_RETURN_IF_ERROR(Prefix(CheckLowerable(*op), fmt::format("@{}", f->name)));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace xjit

@@ -10,5 +10,7 @@ namespace xjit {
 // something that lowering does not know. Every op and feature that lower.cc learns is a row or a word in the table of
 // lower_check.cc.
 absl::Status CheckLowerable(const Op& op);
+// Of every op of a planned module, naming the function too.
+absl::Status CheckLowerable(const Module& planned);
 
 }  // namespace xjit

@@ -36,6 +36,7 @@ class PassContext {
   std::string_view pass;  // the running one
 
   void Fused(const Function& f, const Op& op, std::string_view what);
+  void Chose(const Function& f, const Op& op, std::string_view what);
   void Missed(const Function& f, const Op& op, std::string_view why);
 };
 

@@ -36,6 +36,10 @@ void PassContext::Fused(const Function& f, const Op& op, std::string_view what) 
   notes.push_back(fmt::format("{}: {}: {}", pass, Where(f, op), what));
 }
 
+void PassContext::Chose(const Function& f, const Op& op, std::string_view what) {
+  notes.push_back(fmt::format("{}: {}: chose {}", pass, Where(f, op), what));
+}
+
 void PassContext::Missed(const Function& f, const Op& op, std::string_view why) {
   notes.push_back(fmt::format("{}: {}: missed: {}", pass, Where(f, op), why));
 }

@@ -49,17 +49,15 @@ class Allocator {
 // 64 bytes is a cache line and a zmm; 4 KiB between buffers is avoided by adding one line (stores and loads that are a
 // multiple of 4 KiB apart alias in the store buffer).
 int64_t Bytes(const PassContext& context, const Type& type) {
-  const int64_t rows = !type.dims.empty() && type.dims[0].symbol == 'L' ? context.logit_rows : context.rows;
-  return (rows * RowStrideBytes(type.elem, type.cols()) + 63) / 64 * 64 + 64;
+  return (ArenaBytes(type, context.rows, context.logit_rows) + 63) / 64 * 64 + 64;
 }
 
 // No value may be larger than any machine's memory, so that sums of offsets do not overflow.
 absl::Status CheckSizes(const Module& module, const PassContext& context) {
-  const int64_t rows = std::max(context.rows, context.logit_rows);
-  auto check = [rows](const Value& value) {
-    if (!value.type.is_matrix() || RowStrideBytes(value.type.elem, value.type.cols()) <= kMaxArenaBytes / rows)
-      return absl::OkStatus();
-    return InvalidArgument("'%{}' is larger than any memory with {} rows", value.name, rows);
+  auto check = [&context](const Value& value) {
+    if (ArenaBytes(value.type, context.rows, context.logit_rows) <= kMaxArenaBytes) return absl::OkStatus();
+    return InvalidArgument("'%{}' is larger than any memory with {} rows", value.name,
+                           std::max(context.rows, context.logit_rows));
   };
   for (const auto& f : module.functions) {
     for (const auto& arg : f->args) XJIT_RETURN_IF_ERROR(check(*arg));
@@ -76,28 +74,31 @@ void PlanFunction(Function& f, const PassContext& context, std::map<const Value*
   std::map<const Value*, int64_t> at = std::move(fixed);
   for (size_t i = 0; i < f.ops.size(); ++i) {
     Op& op = *f.ops[i];
-    if (op.results.empty() || op.code == OpCode::kSlice) continue;
-    const Value* value = op.result();
-    LiveRange live = LiveRangeOf(f, value);
-    // Threads read it at their own pace where each computes for itself: a value that the next op could write over it
-    // would need a barrier in between.
-    if (f.ops[static_cast<size_t>(live.last)]->Bool("private")) ++live.last;
-    const Value* in_place = InPlaceOperand(op);
-    // Only the carried value is the function's own to overwrite: other arguments are read by the next layer too.
-    if (in_place != nullptr && in_place->def == nullptr && in_place != f.args[0].get()) in_place = nullptr;
-    if (const auto known = at.find(value); known != at.end()) {
-      op.attrs["at"] = known->second;
-      continue;
+    if (op.code == OpCode::kSlice) continue;
+    std::vector<int64_t> offsets;
+    for (const auto& result : op.results) {
+      const Value* value = result.get();
+      LiveRange live = LiveRangeOf(f, value);
+      // Threads read it at their own pace where each computes for itself: a value that the next op could write over it
+      // would need a barrier in between.
+      if (f.ops[static_cast<size_t>(live.last)]->Bool("private")) ++live.last;
+      const Value* in_place = value == op.result() ? InPlaceOperand(op) : nullptr;
+      // Only the carried value is the function's own to overwrite: other arguments are read by the next layer too.
+      if (in_place != nullptr && in_place->def == nullptr && in_place != f.args[0].get()) in_place = nullptr;
+      const int64_t bytes = Bytes(context, value->type);
+      if (const auto known = at.find(value); known != at.end()) {
+        offsets.push_back(known->second);
+      } else if (in_place != nullptr && at.contains(in_place) && LiveRangeOf(f, in_place).last == static_cast<int>(i)) {
+        offsets.push_back(at[in_place]);
+        shared.Take(offsets.back(), bytes, live);
+      } else {
+        offsets.push_back((op.Bool("private") ? own : shared).Place(bytes, live));
+      }
+      at[value] = offsets.back();
     }
-    int64_t offset = 0;
-    if (in_place != nullptr && at.contains(in_place) && LiveRangeOf(f, in_place).last == static_cast<int>(i)) {
-      offset = at[in_place];
-      shared.Take(offset, Bytes(context, value->type), live);
-    } else {
-      offset = (op.Bool("private") ? own : shared).Place(Bytes(context, value->type), live);
-    }
-    at[value] = offset;
-    op.attrs["at"] = offset;
+    if (offsets.empty()) continue;
+    op.attrs["at"] = offsets[0];
+    if (offsets.size() > 1) op.attrs["at_rest"] = std::vector<int64_t>(offsets.begin() + 1, offsets.end());
   }
 }
 
@@ -123,9 +124,11 @@ absl::Status PlaceRepeat(const Function& step, const Op& repeat, const PassConte
   // Layers use the bytes behind the state: what lives across them, though they do not read it, joins the state.
   const int at = step.IndexOf(&repeat);
   for (const auto& op : step.ops) {
-    if (op->results.empty() || op->code == OpCode::kSlice) continue;
-    const LiveRange live = LiveRangeOf(step, op->result());
-    if (live.first < at && live.last > at) place(op->result());
+    if (op->code == OpCode::kSlice) continue;
+    for (const auto& result : op->results) {
+      const LiveRange live = LiveRangeOf(step, result.get());
+      if (live.first < at && live.last > at) place(result.get());
+    }
   }
   return absl::OkStatus();
 }

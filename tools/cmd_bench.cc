@@ -7,6 +7,8 @@
 
 #include "codegen/cpu.h"
 #include "codegen/measure.h"
+#include "frontend/host_machine.h"
+#include "frontend/planner.h"
 #include "ir/support/clock.h"
 #include "tools/command.h"
 #include "tools/median.h"
@@ -145,21 +147,22 @@ class Bench {
     const double machine = MachineReadGbS();
     fmt::print("{} | {} | {} threads{}\n\n", engine_.checkpoint().path(), Name(engine_.target().isa), engine_.threads(),
                machine > 0 ? fmt::format(" | machine reads {:.1f} GB/s", machine) : "");
-    fmt::print("| {:>16} | {:>5} | {:>20} | {:>10} | {:>9} | {:>10} |\n", "test", "batch", "t/s", "ms", "GB/s",
-               "of machine");
-    fmt::print("|{:-<17}:|{:-<6}:|{:-<21}:|{:-<11}:|{:-<10}:|{:-<11}:|\n", "", "", "", "", "", "");
+    fmt::print("| {:>16} | {:>5} | {:>20} | {:>10} | {:>12} | {:>9} | {:>10} |\n", "test", "batch", "t/s", "ms",
+               "predicted ms", "GB/s", "of machine");
+    fmt::print("|{:-<17}:|{:-<6}:|{:-<21}:|{:-<11}:|{:-<13}:|{:-<10}:|{:-<11}:|\n", "", "", "", "", "", "", "");
     for (const Row& row : rows_) {
       auto spread = [](const Series& s) {
         return fmt::format("{:.1f} [{:.1f}, {:.1f}]", s.median(), s.min(), s.max());
       };
       if (row.prompt > 0) {
-        fmt::print("| {:>16} | {:>5} | {:>20} | {:>10.2f} | {:>9} | {:>10} |\n", fmt::format("pp{}", row.prompt),
-                   row.batch, spread(row.prefill_tok_s), row.ttft_ms.median(), "", "");
+        fmt::print("| {:>16} | {:>5} | {:>20} | {:>10.2f} | {:>12.2f} | {:>9} | {:>10} |\n",
+                   fmt::format("pp{}", row.prompt), row.batch, spread(row.prefill_tok_s), row.ttft_ms.median(),
+                   row.predicted_ttft_ms, "", "");
       }
       if (row.gen > 0) {
-        fmt::print("| {:>16} | {:>5} | {:>20} | {:>10.3f} | {:>9.1f} | {:>9.1f}% |\n",
+        fmt::print("| {:>16} | {:>5} | {:>20} | {:>10.3f} | {:>12.3f} | {:>9.1f} | {:>9.1f}% |\n",
                    fmt::format("tg{} @ {}", row.gen, flags_.depth + row.prompt), row.batch, spread(row.decode_tok_s),
-                   row.tpot_ms.median(), row.read_gb_s, 100 * row.ratio.median());
+                   row.tpot_ms.median(), row.predicted_tpot_ms, row.read_gb_s, 100 * row.ratio.median());
       }
     }
     if (breakdown_.is_null()) return;
@@ -265,24 +268,29 @@ class Bench {
     return row;
   }
 
-  // Roofline: decode reads every byte once at the machine's speed; prefill is bound by the widest dot product that its
-  // weights use.
+  // What the cost model says of this machine, by figures measured in this run.
   absl::Status Predict(Row* row) {
-    if (engine_.backend() != Backend::kJit) return absl::OkStatus();
-    const double machine = row->machine_gb_s.median();
-    if (machine > 0) row->predicted_tpot_ms = row->bytes_per_token * static_cast<double>(row->batch) / 1e6 / machine;
-    const std::string mode = engine_.mode();
-    const PeakKind kind = mode.starts_with("q8act")                                    ? PeakKind::kInt8Dot
-                          : mode == "bf16" && engine_.target().isa >= Isa::kAvx512Bf16 ? PeakKind::kBf16Dot
-                                                                                       : PeakKind::kF32Fma;
-    if (peak_ == 0) {
-      XJIT_ASSIGN_OR_RETURN(peak_, MeasurePeak(kind, engine_.target().isa));
+    if (engine_.backend() != Backend::kJit || row->machine_gb_s.median() <= 0) return absl::OkStatus();
+    if (machine_.barrier_us == 0) {
+      machine_ = engine_.target();
+      machine_.cores = engine_.threads();
+      machine_.node_cores.clear();
+      XJIT_RETURN_IF_ERROR(MeasurePeaks(engine_.threads(), &machine_));
+      machine_.barrier_us = MeasureBarrierUs(engine_.pool());
     }
-    const ModelSpec& s = engine_.spec();
-    const double per_layer = static_cast<double>(s.hidden_size) *
-                             static_cast<double>((2 * s.heads + 2 * s.kv_heads) * s.head_dim + 3 * s.intermediate_size);
-    const double flops = 2 * static_cast<double>(row->prompt) * per_layer * static_cast<double>(s.layers);
-    row->predicted_ttft_ms = flops / (peak_ * 1e9 * engine_.threads()) * 1e3;
+    PlanOptions options;
+    options.target = machine_;
+    options.target.node_read_gb_s = row->machine_gb_s.median();
+    XJIT_ASSIGN_OR_RETURN(options.kv_dtype, ParseKvDtype(engine_.kv_dtype(), engine_.checkpoint()));
+    options.depth = flags_.depth;
+    options.prompt = row->prompt;
+    options.gen = row->gen;
+    options.batch = row->batch;
+    options.chunk = engine_.max_step_rows();
+    options.sampling = false;  // nor does this benchmark sample
+    XJIT_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(engine_.checkpoint(), options));
+    if (row->prompt > 0) row->predicted_ttft_ms = plan.ttft_us() / 1e3;
+    row->predicted_tpot_ms = plan.tpot_us() / 1e3;
     return absl::OkStatus();
   }
 
@@ -322,7 +330,7 @@ class Bench {
   std::optional<BandwidthProbe> probe_;
   std::mt19937_64 random_{42};
   std::vector<Row> rows_;
-  double peak_ = 0;
+  TargetInfo machine_;  // with the figures measured in this run
   double peak_rss_mb_ = 0;
   ordered_json breakdown_;
 };

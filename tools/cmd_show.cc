@@ -41,7 +41,7 @@ ordered_json Describe(const Checkpoint& checkpoint, bool tensors) {
     weight_bytes += entry.second;
   }
   out["dtypes"] = dtypes;
-  const int64_t kv_token = 2 * s.layers * s.kv_heads * s.head_dim * 2;
+  const int64_t kv_token = s.layers * s.kv_values() * 2;
   out["memory"] = {{"weight_bytes", weight_bytes},
                    {"kv_bytes_per_token_bf16", kv_token},
                    {"kv_bytes_at_full_context_bf16", kv_token * s.max_positions}};

@@ -66,6 +66,7 @@ Command AddBenchOp(CLI::App& app);
 Command AddKernels(CLI::App& app);
 Command AddShow(CLI::App& app);
 Command AddIr(CLI::App& app);
+Command AddPlan(CLI::App& app);
 Command AddTokenize(CLI::App& app);
 Command AddMachine(CLI::App& app);
 

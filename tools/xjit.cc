@@ -7,8 +7,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "xjit 0.1.0");
   app.require_subcommand(1);
   app.footer("Example:\n  xjit run model.gguf --chat --prompt \"Why is the sky blue?\"");
-  const std::vector<Command> commands = {AddRun(app),   AddChat(app),     AddImport(app),  AddLogits(app),
-                                         AddBench(app), AddBenchOp(app),  AddKernels(app), AddShow(app),
-                                         AddIr(app),    AddTokenize(app), AddMachine(app)};
+  const std::vector<Command> commands = {AddRun(app),   AddChat(app),    AddImport(app),   AddLogits(app),
+                                         AddBench(app), AddBenchOp(app), AddKernels(app),  AddShow(app),
+                                         AddIr(app),    AddPlan(app),    AddTokenize(app), AddMachine(app)};
   return RunMain(app, commands, argc, argv);
 }

@@ -4,6 +4,17 @@
 
 namespace xjit {
 
+std::string KvLayout(DType kv, int64_t k_dim, int64_t v_dim, bool latent) {
+  if ((kv != DType::kBF16 && kv != DType::kF32) || k_dim < 1 || v_dim < 1) return "";
+  // Values side by side that one dot product takes.
+  const int64_t pair = kv == DType::kBF16 ? 2 : 1;
+  const std::string last = pair == 1 ? "" : fmt::format(" x {}", pair);
+  constexpr int64_t kPart = 64;
+  std::string v = fmt::format("{} x {}{}", kPageTokens / pair, v_dim, last);
+  if (latent && v_dim % kPart == 0) v = fmt::format("{} x {} x {}{}", v_dim / kPart, kPageTokens / pair, kPart, last);
+  return fmt::format("k: {} x {}{}; v: {}", (k_dim + pair - 1) / pair, kPageTokens, last, v);
+}
+
 std::string AttentionName(const AttentionDesc& desc, const char* row) {
   std::string name = fmt::format("attention.{}.{}_{}_f32.h{}kv{}d{}", row, Name(desc.q), Name(desc.kv), desc.heads,
                                  desc.kv_heads, desc.head_dim);

@@ -19,6 +19,12 @@ inline constexpr int64_t KvPageBytes(DType kv, int64_t head_dim) {
   return 2 * kPageTokens * head_dim * (kv == DType::kF32 ? 4 : 2);
 }
 
+// A page as text: "k: 64 x 32 x 2; v: 16 x 128 x 2". Empty: no such layout. The one row of an MLA cache is both: K of
+// its whole depth, and V, its first v_dim values, in parts of 64 columns, one after the other ("v: 8 x 16 x 64 x 2"): a
+// part's 16 steps of pairs are then one ascending stream, 88% of the read bandwidth against 64% (measured.md section
+// 5).
+std::string KvLayout(DType kv, int64_t k_dim, int64_t v_dim, bool latent);
+
 // One sequence of a step: rows [row0, row0 + rows) of the step are its tokens at positions past, past + 1, ...
 struct SeqView {
   const int32_t* pages = nullptr;  // page numbers; the token at position p is in pages[p / 32]

@@ -18,6 +18,8 @@ struct GemmPlan {
   // Rows of C of one register block; with many rows (desc.rows = 0) the emitter also emits a body for each smaller
   // count, so that no row outside the call is touched.
   int tile_rows = 0;
+  // Vectors of columns of one register block.
+  int tile_vectors = 2;
   // Depth that one unpacked panel block covers (many rows), or one pass of the loop over k (few rows).
   int64_t k_block = 0;
   // Rows that share one unpacked k block when k is blocked; 0: all rows of the call.

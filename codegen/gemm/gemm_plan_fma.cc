@@ -99,12 +99,14 @@ GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOp
   const double unpack = static_cast<double>(desc.k) / lanes * 0.25 * UnpackInstructions(w);
   if (desc.rows > 0 && StreamVectors(desc, ops) <= registers) {
     plan.tile_rows = desc.rows;
+    plan.tile_vectors = kPanelColumns / lanes;
     plan.k_block = WeightUnit(w);
     SetFewRowsPrefetch(w, ops, desc.rows, &plan);
     plan.cost = multiply + unpack / desc.rows;
     return plan;
   }
   const int most_tile_rows = ops.wide ? 12 : 6;
+  plan.tile_vectors = kTileVectors;
   if (desc.rows > 0) {
     // The unpacked block goes through L1.
     plan.tile_rows = desc.rows <= most_tile_rows ? desc.rows : (desc.rows + 1) / 2;

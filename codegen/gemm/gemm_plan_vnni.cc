@@ -89,6 +89,7 @@ absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& ta
   const int64_t blocks = desc.k / 32;
   const double cycles_a_row = static_cast<double>(blocks) * Multiplications(weights) / kGroupColumns;
   GemmPlan plan;
+  plan.tile_vectors = kPanelColumns / kGroupColumns;
   if (desc.rows > 0) {
     plan.tile_rows = desc.rows;
     // A K-quant's block is a long loop body as it is; the small blocks are unrolled up to 128 k.

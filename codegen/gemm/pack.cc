@@ -151,6 +151,11 @@ int PackedGroupBytes(DType encoding) {
   return bytes;
 }
 
+int64_t PackedColumns(int64_t n, bool interleaved) {
+  const int64_t columns = interleaved ? n / 2 : n, share = interleaved ? kGroupColumns : kPanelColumns;
+  return (columns + share - 1) / share * kPanelColumns;
+}
+
 bool HasPanels(DType encoding) { return PackedGroupBytes(encoding) > 0; }
 
 int64_t PanelBytes(DType encoding, int64_t k) {

@@ -34,6 +34,8 @@ namespace xjit {
 // Whether weights of that encoding have a packed layout; the functions below are for those.
 bool HasPanels(DType encoding);
 
+// Packed columns of a matrix with n: whole panels, an interleaved one (of two equal parts) 16 of each part a panel.
+int64_t PackedColumns(int64_t n, bool interleaved);
 // Depth of one k block of a panel: 1 (f32, f16), 2 (bf16), 32 or 256.
 int PackedBlockElems(DType encoding);
 // Bytes of one group (16 columns) of one k block.

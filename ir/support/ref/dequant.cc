@@ -117,6 +117,61 @@ void Q6_K(const uint8_t* b, float* out) {
   }
 }
 
+// block_q2_K: u8 scales[16], scale low and minimum high; u8 qs[64]; f16 d, dmin. Each half of 128 elements has 32 qs.
+void Q2_K(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b + 80)), dmin = F16ToF32(Load16(b + 82));
+  for (int j = 0; j < 16; ++j) {
+    const uint8_t* qs = b + 16 + 32 * (j / 8) + 16 * (j % 2);
+    const float s = d * static_cast<float>(b[j] & 15), m = dmin * static_cast<float>(b[j] >> 4);
+    for (int i = 0; i < 16; ++i) out[16 * j + i] = s * static_cast<float>(qs[i] >> 2 * (j % 8 / 2) & 3) - m;
+  }
+}
+
+// block_q3_K: u8 hmask[32], bit j / 2 of byte i is the third of sub-block j, inverted; u8 qs[64]; u8 scales[12], 16
+// times 6 bits: the low four in the first eight bytes, the high two in the last four; f16 d.
+void Q3_K(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b + 108));
+  const uint8_t* scales = b + 96;
+  for (int j = 0; j < 16; ++j) {
+    const uint8_t* qs = b + 32 + 32 * (j / 8) + 16 * (j % 2);
+    const uint8_t* hmask = b + 16 * (j % 2);
+    const int scale = (scales[j % 8] >> 4 * (j / 8) & 15) | (scales[8 + j % 4] >> 2 * (j / 4) & 3) << 4;
+    const float s = d * static_cast<float>(scale - 32);
+    for (int i = 0; i < 16; ++i) {
+      const int q = (qs[i] >> 2 * (j % 8 / 2) & 3) | (hmask[i] >> (j / 2) & 1) << 2;
+      out[16 * j + i] = s * static_cast<float>(q - 4);
+    }
+  }
+}
+
+constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+// FP4 E2M1, doubled.
+constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// 32 codes in 16 bytes, element i low and 16 + i high.
+void Table(const uint8_t* qs, const int8_t* values, float d, float* out) {
+  for (int i = 0; i < 16; ++i) {
+    out[i] = d * static_cast<float>(values[qs[i] & 15]);
+    out[i + 16] = d * static_cast<float>(values[qs[i] >> 4]);
+  }
+}
+
+// block_iq4_nl: f16 d; u8 qs[16].
+void IQ4_NL(const uint8_t* b, float* out) { Table(b + 2, kIq4Values, F16ToF32(Load16(b)), out); }
+
+// block_iq4_xs: f16 d; u16 scales_h; u8 scales_l[4]; u8 qs[128]: a 6-bit scale for each 32 elements.
+void IQ4_XS(const uint8_t* b, float* out) {
+  const float d = F16ToF32(Load16(b));
+  const int high = Load16(b + 2);
+  for (int j = 0; j < 8; ++j) {
+    const int scale = (b[4 + j / 2] >> 4 * (j % 2) & 15) | (high >> 2 * j & 3) << 4;
+    Table(b + 8 + 16 * j, kIq4Values, d * static_cast<float>(scale - 32), out + 32 * j);
+  }
+}
+
+// block_mxfp4: u8 e; u8 qs[16].
+void Mxfp4(const uint8_t* b, float* out) { Table(b + 1, kFp4Values, static_cast<float>(0.5 * E8M0(b[0])), out); }
+
 template <typename Block>
 void Blocks(DType type, const uint8_t* row, int64_t k, float* out, Block block) {
   const auto& info = Info(type);
@@ -124,6 +179,8 @@ void Blocks(DType type, const uint8_t* row, int64_t k, float* out, Block block) 
 }
 
 }  // namespace
+
+float Fp4ToF32(uint8_t code) { return 0.5f * static_cast<float>(kFp4Values[code & 15]); }
 
 void DequantizeRow(DType type, const std::byte* bytes, int64_t k, float* out) {
   const auto* row = reinterpret_cast<const uint8_t*>(bytes);
@@ -153,6 +210,22 @@ void DequantizeRow(DType type, const std::byte* bytes, int64_t k, float* out) {
       return Blocks(type, row, k, out, Q5_K);
     case DType::kQ6_K:
       return Blocks(type, row, k, out, Q6_K);
+    case DType::kQ2_K:
+      return Blocks(type, row, k, out, Q2_K);
+    case DType::kQ3_K:
+      return Blocks(type, row, k, out, Q3_K);
+    case DType::kIQ4_NL:
+      return Blocks(type, row, k, out, IQ4_NL);
+    case DType::kIQ4_XS:
+      return Blocks(type, row, k, out, IQ4_XS);
+    case DType::kMxfp4:
+      return Blocks(type, row, k, out, Mxfp4);
+    case DType::kI8:
+      for (int64_t i = 0; i < k; ++i) out[i] = static_cast<float>(static_cast<int8_t>(row[i]));
+      return;
+    case DType::kF8E4M3:
+      for (int64_t i = 0; i < k; ++i) out[i] = E4M3ToF32(row[i]);
+      return;
     default:
       return;  // not weight encodings
   }

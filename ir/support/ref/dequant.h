@@ -21,8 +21,24 @@ inline float F16ToF32(uint16_t h) {
 }
 inline float BF16ToF32(uint16_t h) { return std::bit_cast<float>(static_cast<uint32_t>(h) << 16); }
 
+// FP8 E4M3 (Micikevicius et al. 2022, arXiv:2209.05433): no infinities, NaN where all bits but the sign are set.
+inline float E4M3ToF32(uint8_t code) {
+  const uint32_t sign = static_cast<uint32_t>(code & 0x80u) << 24;
+  const uint32_t exponent = code >> 3 & 15, fraction = code & 7u;
+  if ((code & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent == 0)
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(fraction) * 0x1p-9f));
+  return std::bit_cast<float>(sign | (exponent + 120) << 23 | fraction << 20);
+}
+// 2^(code - 127), the scale of OCP Microscaling formats; 0 gives 2^-127, a subnormal. 255 would be NaN and is, as ggml
+// reads it, 2^128, which the half that blocks take of it brings back into range.
+inline double E8M0(uint8_t code) { return std::bit_cast<double>(static_cast<uint64_t>(code + (1023 - 127)) << 52); }
+// FP4 E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and, from code 8 on, their negatives.
+float Fp4ToF32(uint8_t code);
+
 // Dequantises `row` (k elements of `type` in file layout, RowBytes(type, k) bytes, any alignment) into out[k].
-// k is a multiple of the block of `type`; type is any weight encoding (not kI32, not kQ8Act).
+// k is a multiple of the block of `type`; type is any weight encoding (not kI32, kI4, kI8Act, kQ8Act). Elements whose
+// scales lie outside, int8 and FP8, are given as they are: ref/stored_matrix.h scales them.
 // Source: ggml, ggml-common.h (block_*) and ggml-quants.c (dequantize_row_*).
 void DequantizeRow(DType type, const std::byte* row, int64_t k, float* out);
 

@@ -128,7 +128,25 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineTest, testing::Values("llama_gqa", "qwen2
                            return name.substr(0, name.find('/'));
                          });
 
-// No golden has a sliding window: the interpreter is the judge of one, with layers of both kinds.
+// What has no kernel is said before anything is packed, with the way out; the interpreter runs it.
+TEST(Engine, ModelsWithoutKernelsNameTheInterpreter) {
+  const std::string model = Golden("deepseek_v2");
+  if (!std::filesystem::exists(model)) GTEST_SKIP() << "no " << model;
+  EngineOptions options;
+  const auto refused = Engine::Load(model, options);
+  ASSERT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
+  const std::string why(Message(refused.status()));
+  EXPECT_THAT(why, HasSubstr("deepseek_v2: @layer: "));
+  EXPECT_THAT(why, HasSubstr("(--backend interp runs it)"));
+  options.backend = Backend::kInterp;
+  const auto engine = Engine::Load(model, options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_TRUE((*engine)->Prefill(*(*engine)->NewSequence(), Ids(1, 3)).ok());
+  // 32 compressed and 16 rotated values a token, in 3 layers.
+  EXPECT_EQ((*engine)->kv_bytes(1), 3 * (32 + 16) * 2);
+}
+
+// No golden of Qwen2 has a sliding window: the interpreter is the judge of one, with layers of both kinds.
 TEST(Engine, SlidingWindowsAgreeWithTheInterpreter) {
   namespace fs = std::filesystem;
   if (!fs::exists(Golden("qwen2"))) GTEST_SKIP() << "no " << Golden("qwen2");

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "frontend/architectures.h"
 #include "frontend/json.h"
 #include "ir/support/status.h"
 #include "tests/unit/frontend/model_files.h"
@@ -60,17 +61,32 @@ TEST(Manifest, Errors) {
   EXPECT_EQ(Error(R"({"arch": null, "model_type": "llama"})"),
             "m.json: arch: missing (this looks like a config.json: name its folder instead)");
   EXPECT_EQ(Error(R"({"arch": "rnn"})", unimplemented),
-            "m.json: arch: is \"rnn\", which is not supported (known: llama, qwen2)");
+            "m.json: arch: is \"rnn\", which is not supported (known: " + ArchitectureList() + ")");
   EXPECT_EQ(Error(R"({"arch": 1})"), "m.json: arch: is 1, expected a string");
   EXPECT_EQ(Error(R"({"hidden_size": null})"), "m.json: hidden_size: missing");
   EXPECT_EQ(Error(R"({"weights": [1]})"), "m.json: weights[0]: is 1, expected a string");
   EXPECT_EQ(Error(R"({"weights": [""]})"), "m.json: weights[0]: \"\" is not a path");
   EXPECT_EQ(Error(R"({"tokenizer": "a\u0000b"})"), "m.json: tokenizer: \"a\\x00b\" is not a path");
-  EXPECT_EQ(Error(R"({"quantization": "awq"})", unimplemented),
-            "m.json: quantization: \"awq\" is not supported (known: none, gguf)");
+  EXPECT_EQ(Error(R"({"quantization": "hqq"})", unimplemented),
+            "m.json: quantization: \"hqq\" is not supported (known: none, gguf, fp8, compressed-tensors, awq, gptq, "
+            "mxfp4)");
+  EXPECT_EQ(Error(R"({"quantization": "awq"})"), "m.json: quantization_config: missing, but quantization is \"awq\"");
+  EXPECT_EQ(Error(R"({"quantization": "gguf", "quantization_config": {"quant_method": "fp8"}})"),
+            "m.json: quantization: is \"gguf\", but quantization_config says fp8");
   EXPECT_EQ(Error(R"({"tp": 0})"), "m.json: tp: is 0, expected 1 to 1024");
   EXPECT_EQ(Error(R"({"kv_dtype": "q2"})"), "m.json: kv_dtype: is \"q2\", expected bf16, int8, fp8, q4_0 or f32");
   EXPECT_EQ(Error(R"({"bind": 3})"), "m.json: bind: is 3, expected a string");
+}
+
+TEST(Manifest, QuantizationConfigSaysTheMethod) {
+  const auto manifest = ParseManifest(
+      Text(R"({"torch_dtype": "float16", "quantization_config": {"quant_method": "awq", "group_size": 32}})"),
+      "m.json");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->quantization, "awq");
+  EXPECT_EQ(manifest->quant.method, QuantConfig::Method::kAwq);
+  EXPECT_EQ(manifest->quant.plain, DType::kF16);
+  EXPECT_EQ(manifest->quant.Of("model.layers.1.mlp.up_proj"), Encoding::Int4(32, true));
 }
 
 TEST(Manifest, TruncationsAndMutationsNeverCrash) {

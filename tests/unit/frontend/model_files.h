@@ -114,11 +114,11 @@ inline GgufWriter TinyGgufModel(const std::string& arch = "llama") {
 inline std::string Safetensors(std::string_view header, std::string_view data) {
   return Bytes<uint64_t>(header.size()) + std::string(header) + std::string(data);
 }
-// [2, 3] F32 "b", [4] BF16 "a" and an I8 scalar "c".
+// [2, 3] F32 "b", [4] BF16 "a" and a U8 scalar "c".
 inline std::string TinySafetensors() {
   return Safetensors(
       R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
-      R"("a":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},"c":{"dtype":"I8","shape":[],"data_offsets":[32,33]}})",
+      R"("a":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},"c":{"dtype":"U8","shape":[],"data_offsets":[32,33]}})",
       std::string(24, 'b') + std::string(8, 'a') + "c");
 }
 

@@ -42,7 +42,7 @@ TEST(Safetensors, ReadsTensors) {
   EXPECT_EQ(testing::Text(a.data), std::string(8, 'a'));
   EXPECT_EQ(a.offset, file.size() - 9);
   EXPECT_EQ(c.type, std::nullopt);
-  EXPECT_EQ(c.type_name, "I8");
+  EXPECT_EQ(c.type_name, "U8");
   EXPECT_TRUE(c.shape.empty());
   EXPECT_EQ(testing::Text(c.data), "c");
 }

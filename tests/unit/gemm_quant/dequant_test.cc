@@ -61,7 +61,8 @@ TEST_P(Dequant, MatchesGgml) {
 std::string TypeName(const ::testing::TestParamInfo<DType>& info) { return std::string(Name(info.param)); }
 INSTANTIATE_TEST_SUITE_P(Types, Dequant,
                          ::testing::Values(DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                                           DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
+                                           DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ2_K,
+                                           DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMxfp4),
                          TypeName);
 
 TEST(Half, EveryCode) {
@@ -77,6 +78,40 @@ TEST(Half, EveryCode) {
     }
     ASSERT_EQ(std::signbit(f), h >> 15 != 0) << h;
   }
+}
+
+TEST(Fp8, EveryCode) {
+  for (int code = 0; code < 256; ++code) {
+    const float f = E4M3ToF32(static_cast<uint8_t>(code));
+    const int exponent = code >> 3 & 15, fraction = code & 7;
+    ASSERT_EQ(std::signbit(f), code >> 7 != 0) << code;
+    if (exponent == 15 && fraction == 7) {
+      ASSERT_TRUE(std::isnan(f)) << code;
+      continue;
+    }
+    const double size = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+    ASSERT_EQ(static_cast<double>(f), code >> 7 != 0 ? -size : size) << code;
+  }
+  EXPECT_EQ(E4M3ToF32(0x7e), 448.0f);
+  EXPECT_EQ(E4M3ToF32(0x01), 0x1p-9f);
+}
+
+TEST(Fp4, CodesAndScales) {
+  constexpr float kWant[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  for (int code = 0; code < 8; ++code) {
+    EXPECT_EQ(Fp4ToF32(static_cast<uint8_t>(code)), kWant[code]);
+    EXPECT_EQ(Fp4ToF32(static_cast<uint8_t>(code + 8)), -kWant[code]);
+  }
+  for (int e = 0; e < 256; ++e) EXPECT_EQ(E8M0(static_cast<uint8_t>(e)), std::ldexp(1.0, e - 127)) << e;
+  // The smallest and the largest a block of MXFP4 holds.
+  std::byte block[17] = {std::byte{0}, std::byte{0x71}};
+  float out[32];
+  DequantizeRow(DType::kMxfp4, block, 32, out);
+  EXPECT_EQ(out[0], 0x1p-128f);
+  EXPECT_EQ(out[16], 6 * 0x1p-127f);
+  block[0] = std::byte{252};
+  DequantizeRow(DType::kMxfp4, block, 32, out);
+  EXPECT_EQ(out[16], 6 * 0x1p125f);
 }
 
 }  // namespace

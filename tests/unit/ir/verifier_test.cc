@@ -130,6 +130,34 @@ TEST(Verifier, OffsetsOutsideOfAnyArena) {
   EXPECT_THAT(m.Error(), HasSubstr("memory: '%y'"));
 }
 
+// Every result of an op has its place: the first at `at`, the others at `at_rest`.
+TEST(ArenaOffset, OfEachResult) {
+  Op op(OpCode::kSilu);
+  for (int i = 0; i < 3; ++i) op.results.push_back(std::make_unique<Value>(Value{"y", Rows(64), &op}));
+  EXPECT_EQ(ArenaOffset(*op.result(0)), std::nullopt);
+  op.attrs["at"] = int64_t{64};
+  EXPECT_EQ(ArenaOffset(*op.result(0)), 64);
+  EXPECT_EQ(ArenaOffset(*op.result(1)), std::nullopt);
+  op.attrs["at_rest"] = std::vector<int64_t>{640};
+  EXPECT_EQ(ArenaOffset(*op.result(1)), 640);
+  EXPECT_EQ(ArenaOffset(*op.result(2)), std::nullopt);
+  EXPECT_EQ(ArenaOffset(Value{"x", Rows(64), nullptr}), std::nullopt);
+}
+
+TEST(ArenaBytes, OfAnyRank) {
+  const Dim t = Dim::Symbol('T'), l = Dim::Symbol('L');
+  EXPECT_EQ(ArenaBytes(Type::Rows(t, 64), 3, 2), 3 * 256);
+  EXPECT_EQ(ArenaBytes(Type::Rows(l, 64), 3, 2), 2 * 256);
+  EXPECT_EQ(ArenaBytes(Type::Rows(t, 6, DType::kI32), 3, 2), 3 * 128);
+  EXPECT_EQ(ArenaBytes(Type::Tensor({{1, 0}, {257, 0}}, DType::kI32), 3, 2), 288 * 4);
+  EXPECT_EQ(ArenaBytes(Type::Tensor({t}, DType::kI32), 3, 2), 12);
+  EXPECT_EQ(ArenaBytes(Type::Tensor({t, {4, 0}, {16, 0}}, DType::kF32), 3, 2), 3 * 256);
+  EXPECT_EQ(ArenaBytes(Type::Step(), 3, 2), 0);
+  constexpr int64_t kMany = int64_t{1} << 62;
+  EXPECT_GT(ArenaBytes(Type::Rows(t, 64), kMany, 1), kMaxArenaBytes);
+  EXPECT_GT(ArenaBytes(Type::Tensor({t, {kMany, 0}, {kMany, 0}}, DType::kF32), 1, 1), kMaxArenaBytes);
+}
+
 TEST(Verifier, ResidualInPlaceAtTheSameOffsetOnly) {
   const auto module = Parse(R"(module @m {rows = 2} {
   func @f(%x: tensor<T x 64 x f32>) -> tensor<T x 64 x f32> {

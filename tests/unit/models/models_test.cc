@@ -1,14 +1,9 @@
-// Graphs of model families: what a spec turns into.
+// Graphs of Llama and Qwen2, and what all families share: the step, and layers that share a function.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <set>
 
 #include "ir/ops.h"
 #include "ir/text.h"
-#include "ir/verifier.h"
-#include "models/registry.h"
+#include "tests/unit/models/models_testing.h"
 
 namespace xjit {
 namespace {
@@ -17,92 +12,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-ModelSpec Llama(int64_t layers) {
-  ModelSpec spec;
-  spec.arch = "llama";
-  spec.vocab_size = 320;
-  spec.hidden_size = 64;
-  spec.intermediate_size = 96;
-  spec.layers = layers;
-  spec.heads = 4;
-  spec.kv_heads = 2;
-  spec.head_dim = 16;
-  spec.max_positions = 128;
-  return spec;
-}
-ModelSpec Qwen2(int64_t layers) {
-  ModelSpec spec = Llama(layers);
-  spec.arch = "qwen2";
-  spec.qkv_bias = true;
-  return spec;
-}
+ModelSpec Llama(int64_t layers) { return SpecOf("llama", layers); }
+ModelSpec Qwen2(int64_t layers) { return SpecOf("qwen2", layers); }
 ModelWeights Weights(const ModelSpec& spec, DType type = DType::kQ8_0) {
   const Encodings layer = {{"q", type},    {"k", type},  {"v", type},   {"o", type},
                            {"gate", type}, {"up", type}, {"down", type}};
   return {{{"embed", type}, {"lm_head", type}}, std::vector<Encodings>(static_cast<size_t>(spec.layers), layer)};
-}
-
-std::unique_ptr<Module> Build(const ModelSpec& spec, const ModelWeights& weights) {
-  const auto family = FindFamily(spec.arch);
-  EXPECT_TRUE(family.ok()) << family.status();
-  auto module = (*family)->build(spec, weights);
-  EXPECT_TRUE(module.ok()) << module.status();
-  if (!module.ok()) return nullptr;
-  EXPECT_TRUE(VerifyModule(**module).ok()) << VerifyModule(**module);
-  return *std::move(module);
-}
-std::vector<std::string> Functions(const Module& module) {
-  std::vector<std::string> names;
-  for (const auto& f : module.functions) names.push_back(f->name);
-  return names;
-}
-std::string Schedule(const Module& module) {
-  for (const auto& op : module.Find("step")->ops) {
-    if (op->code == OpCode::kRepeat) return op->Str("schedule");
-  }
-  return "";
-}
-std::vector<OpCode> Codes(const Function& f) {
-  std::vector<OpCode> codes;
-  for (const auto& op : f.ops) codes.push_back(op->code);
-  return codes;
-}
-int64_t Count(const Function& f, OpCode code) {
-  const auto codes = Codes(f);
-  return std::count(codes.begin(), codes.end(), code);
-}
-
-TEST(Families, AreFoundByName) {
-  EXPECT_EQ(*FindFamily("llama"), &kLlama);
-  EXPECT_EQ(*FindFamily("qwen2"), &kQwen2);
-  const auto unknown = FindFamily("gpt17");
-  EXPECT_EQ(unknown.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(std::string(Message(unknown.status())), "unknown architecture 'gpt17' (known: llama, qwen2)");
-  EXPECT_EQ(KnownFamilies(), "llama, qwen2");
-}
-
-TEST(Families, TensorTablesCoverTheGraph) {
-  for (ModelSpec spec : {Llama(1), Qwen2(1)}) {
-    spec.o_bias = spec.mlp_bias = spec.qkv_bias = true;
-    const auto module = Build(spec, Weights(spec));
-    ASSERT_NE(module, nullptr);
-    const auto tensors = (*FindFamily(spec.arch))->tensors;
-    std::set<std::string> symbols, hf, gguf;
-    for (const TensorName& t : tensors) {
-      EXPECT_TRUE(symbols.insert(std::string(t.symbol)).second) << t.symbol;
-      EXPECT_TRUE(hf.insert(std::string(t.hf)).second) << t.hf;
-      EXPECT_TRUE(gguf.insert(std::string(t.gguf)).second) << t.gguf;
-      const bool rotary = t.symbol == "q" || t.symbol == "k" || t.symbol == "q_bias" || t.symbol == "k_bias";
-      EXPECT_EQ((t.flags & TensorName::kRopeRows) != 0, rotary) << t.symbol;
-      EXPECT_EQ(t.hf.find("{}") == std::string_view::npos, t.gguf.find("{}") == std::string_view::npos) << t.symbol;
-    }
-    for (const auto& f : module->functions) {
-      for (const auto& w : f->weights) {
-        if (w->name == "inv_freq") continue;  // computed, in no checkpoint
-        EXPECT_TRUE(symbols.contains(w->name)) << w->name;
-      }
-    }
-  }
 }
 
 TEST(Llama, ALayerIsTheseEquations) {
@@ -218,6 +133,13 @@ TEST(Llama, AnImpossibleShapeIsAnError) {
   ASSERT_FALSE(module.ok());
   EXPECT_THAT(std::string(Message(module.status())),
               HasSubstr("@layer: attention: 4 query heads do not share 3 KV heads evenly"));
+}
+
+TEST(Llama, EncodingsOfEveryLayer) {
+  const ModelSpec spec = Llama(2);
+  ModelWeights weights = Weights(spec);
+  weights.layers.pop_back();
+  EXPECT_EQ(kLlama.build(spec, weights).status().code(), absl::StatusCode::kInternal);
 }
 
 // What people read with --print: a model of 28 layers of two kinds on a page.

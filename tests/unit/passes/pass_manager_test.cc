@@ -41,7 +41,7 @@ TEST(Pipeline, OrderAndStages) {
   for (const std::string_view name :
        {"hoist_select_rows", "fold_shared_expert", "join_linears", "linear_to_gemm", "group_experts", "fuse_bias",
         "fuse_glu", "fuse_combine", "fuse_soft_cap", "fuse_scale", "fuse_residual", "fuse_rms_norm", "fuse_rope_store",
-        "flash_attention", "plan_prologues", "plan_memory"}) {
+        "flash_attention", "plan_prologues", "plan_layout", "plan_blocking", "plan_memory"}) {
     ASSERT_NE(at(name), names.end()) << name;
     EXPECT_LT(at(before), at(name)) << name;
     before = name;
@@ -78,7 +78,8 @@ TEST(Pipeline, RunsTheStagesBetween) {
   }
   EXPECT_EQ(run(PassStage::kGraph, PassStage::kFused), fused);
   EXPECT_THAT(run(PassStage::kFused, PassStage::kPlanned),
-              ElementsAre(StartsWith("plan_prologues"), StartsWith("plan_memory")));
+              ElementsAre(StartsWith("plan_prologues"), StartsWith("plan_layout"), StartsWith("plan_blocking"),
+                          StartsWith("plan_memory")));
   EXPECT_EQ(run(PassStage::kGraph, PassStage::kPlanned).size(), Passes().size());
 }
 

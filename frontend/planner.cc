@@ -1,0 +1,211 @@
+#include "frontend/planner.h"
+
+#include <algorithm>
+
+#include "codegen/kernels.h"
+#include "frontend/weights.h"
+#include "ir/ops.h"
+#include "ir/verifier.h"
+#include "passes/cost_rates.h"
+#include "passes/lower.h"
+
+namespace xjit {
+namespace {
+
+absl::StatusOr<ModelWeights> WeightsOf(const Checkpoint& checkpoint, const ModelFamily& family,
+                                       const std::string& quantize) {
+  if (!quantize.empty()) {
+    auto weights = ConfigWeights(checkpoint.spec(), family, checkpoint.quant(), quantize);
+    if (!weights.ok()) return InvalidArgument("--{}", Message(weights.status()));
+    return weights;
+  }
+  if (!checkpoint.tensors().empty()) return WeightNames(checkpoint, family).Encodings();
+  return ConfigWeights(checkpoint.spec(), family, checkpoint.quant());
+}
+
+// A rank's program is compiled for the threads of its node.
+absl::Status ChooseThreads(PassContext* context) {
+  if (context->tp < 1 || context->rank < 0 || context->rank >= context->tp) {
+    return InvalidArgument("--rank {}: ranks are 0 to {}", context->rank, context->tp - 1);
+  }
+  const TargetInfo& target = context->target;
+  if (target.nodes() <= 1) return absl::OkStatus();
+  context->target.threads = target.node_cores[static_cast<size_t>(context->rank % target.nodes())];
+  return absl::OkStatus();
+}
+
+GemmDesc DescOf(const Op& gemm, const PassContext& context) {
+  const Weight& w = *gemm.weight(1);
+  const Type& x = gemm.operand(0)->type;
+  const Type& y = gemm.result()->type;
+  const int64_t rows = x.dims[0].symbol == 'L' ? context.logit_rows : context.rows;
+  GemmDesc desc;
+  desc.n = PackedColumns(w);
+  desc.k = w.type.cols();
+  desc.a = x.elem;
+  desc.w = w.type.elem;
+  desc.rows = rows <= kMaxFewRows ? static_cast<int>(rows) : 0;
+  desc.lda_bytes = RowStrideBytes(x.elem, ViewRoot(gemm.operand(0))->type.cols());
+  desc.ldc_bytes = RowStrideBytes(y.elem, y.cols());
+  desc.epilogue.bias = gemm.Item("epilogue", "bias") != nullptr;
+  desc.epilogue.silu_mul = gemm.Item("epilogue", "silu_mul") != nullptr;
+  desc.epilogue.residual = gemm.Item("epilogue", "residual") != nullptr;
+  return desc;
+}
+
+int64_t ModuleInt(const Module& module, std::string_view name) {
+  const auto it = module.attrs.find(name);
+  const int64_t* value = it == module.attrs.end() ? nullptr : std::get_if<int64_t>(&it->second);
+  return value == nullptr ? 0 : *value;
+}
+
+void Append(ModelCost* total, ModelCost step) {
+  total->stages.insert(total->stages.end(), std::make_move_iterator(step.stages.begin()),
+                       std::make_move_iterator(step.stages.end()));
+  total->bytes += step.bytes;
+  total->flops += step.flops;
+  total->us += step.us;
+  total->bandwidth_limit_us += step.bandwidth_limit_us;
+  total->flops_limit_us += step.flops_limit_us;
+}
+
+// One rank's programs and what they cost.
+struct RankPlan {
+  int64_t weight_bytes = 0, kv_bytes = 0, arena_bytes = 0;
+  ModelCost prefill, decode;
+};
+
+class RankPlanner {
+ public:
+  RankPlanner(const Checkpoint& checkpoint, const PlanOptions& options, int rank)
+      : checkpoint_(checkpoint), options_(options) {
+    context_.target = options.target;
+    context_.kv_dtype = options.kv_dtype;
+    context_.tp = options.tp;
+    context_.rank = rank;
+  }
+
+  absl::StatusOr<RankPlan> Run() {
+    XJIT_RETURN_IF_ERROR(Decode());
+    if (options_.prompt > 0) XJIT_RETURN_IF_ERROR(Prefill());
+    return std::move(plan_);
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<Module>> PlanStep(int64_t rows, int64_t sequences, int64_t kv_length) {
+    context_.rows = rows;
+    context_.logit_rows = sequences;
+    context_.sequences = sequences;
+    context_.kv_length = kv_length;
+    XJIT_ASSIGN_OR_RETURN(auto module, PlanFromConfig(checkpoint_, options_.quantize, PassStage::kPlanned, &context_));
+    plan_.arena_bytes = std::max(plan_.arena_bytes, ModuleInt(*module, "arena_bytes") +
+                                                        context_.target.threads * ModuleInt(*module, "private_bytes"));
+    return module;
+  }
+
+  absl::Status Decode() {
+    // In the middle of the generation.
+    const int64_t length = options_.depth + options_.prompt + options_.gen / 2;
+    XJIT_ASSIGN_OR_RETURN(const auto module, PlanStep(options_.batch, options_.batch, std::max<int64_t>(1, length)));
+    XJIT_ASSIGN_OR_RETURN(plan_.weight_bytes, WeightBytes(*module));
+    XJIT_ASSIGN_OR_RETURN(const double kv, KvBytesPerToken(*module, options_.kv_dtype));
+    const int64_t tokens = options_.depth + options_.prompt + options_.gen;
+    // The cache is given out by pages.
+    const int64_t paged = (tokens + kPageTokens - 1) / kPageTokens * kPageTokens;
+    plan_.kv_bytes = static_cast<int64_t>(kv * static_cast<double>(paged * options_.batch));
+    XJIT_ASSIGN_OR_RETURN(plan_.decode, EstimateStep(*module, context_));
+    return absl::OkStatus();
+  }
+
+  absl::Status Prefill() {
+    const int64_t rows = std::min(options_.chunk, options_.prompt);
+    XJIT_ASSIGN_OR_RETURN(const auto module, PlanStep(rows, 1, options_.depth + rows));
+    for (int64_t done = 0; done < options_.prompt; done += rows) {
+      context_.rows = std::min(rows, options_.prompt - done);
+      context_.kv_length = options_.depth + done + context_.rows;
+      context_.logit_rows = done + context_.rows == options_.prompt ? 1 : 0;
+      XJIT_ASSIGN_OR_RETURN(ModelCost step, EstimateStep(*module, context_));
+      Append(&plan_.prefill, std::move(step));
+    }
+    return absl::OkStatus();
+  }
+
+  const Checkpoint& checkpoint_;
+  const PlanOptions& options_;
+  PassContext context_;
+  RankPlan plan_;
+};
+
+}  // namespace
+
+bool ModelPlan::fits() const {
+  return std::all_of(nodes.begin(), nodes.end(), [](const NodePlan& node) { return node.fits(); });
+}
+
+absl::StatusOr<std::unique_ptr<Module>> PlanFromConfig(const Checkpoint& checkpoint, const std::string& quantize,
+                                                       PassStage stage, PassContext* context) {
+  const ModelSpec& spec = checkpoint.spec();
+  XJIT_RETURN_IF_ERROR(ChooseThreads(context));
+  XJIT_ASSIGN_OR_RETURN(const ModelFamily* family, FindFamily(spec.arch));
+  XJIT_ASSIGN_OR_RETURN(const ModelWeights weights, WeightsOf(checkpoint, *family, quantize));
+  XJIT_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, family->build(spec, weights));
+  XJIT_RETURN_IF_ERROR(Prefix(VerifyModule(*module), spec.arch));
+  XJIT_RETURN_IF_ERROR(RunPipeline(*module, PassStage::kGraph, stage, *context));
+  return module;
+}
+
+absl::StatusOr<DType> ParseKvDtype(std::string_view name, const Checkpoint& checkpoint) {
+  if (name.empty() && checkpoint.defaults().kv_dtype.has_value()) name = *checkpoint.defaults().kv_dtype;
+  if (name.empty()) name = "bf16";
+  if (name == "int8") return DType::kI8;
+  if (name == "fp8") return DType::kF8E4M3;
+  if (name == "bf16" || name == "f32" || name == "q4_0") return *ParseDType(name);
+  return InvalidArgument("--kv-dtype {}: unknown (known: bf16, f32, int8, fp8, q4_0)", name);
+}
+
+std::string ExplainKernels(const Module& planned, const PassContext& context) {
+  const KernelLibrary library(context.target);
+  std::string text;
+  std::vector<std::string> seen;
+  for (const auto& f : planned.functions) {
+    for (const auto& op : f->ops) {
+      if (op->code != OpCode::kGemm) continue;
+      const GemmDesc desc = DescOf(*op, context);
+      const std::string name = GemmName(desc, "*");
+      text += fmt::format("@{} %{}: {}\n", f->name, op->result()->name, name);
+      if (std::find(seen.begin(), seen.end(), name) != seen.end()) continue;
+      seen.push_back(name);
+      text += library.Explain(desc);
+    }
+  }
+  return text;
+}
+
+absl::StatusOr<ModelPlan> PlanModel(const Checkpoint& checkpoint, const PlanOptions& options) {
+  ModelPlan plan;
+  plan.batch = options.batch;
+  plan.nodes.resize(static_cast<size_t>(std::min(options.tp, options.target.nodes())));
+  double bytes = 0, flops = 0;
+  for (int rank = 0; rank < options.tp; ++rank) {
+    XJIT_ASSIGN_OR_RETURN(const RankShare share, ShareOf(options.target, options.tp, rank));
+    XJIT_ASSIGN_OR_RETURN(RankPlan part, RankPlanner(checkpoint, options, rank).Run());
+    NodePlan& node = plan.nodes[static_cast<size_t>(share.node)];
+    node.weight_bytes += part.weight_bytes;
+    node.kv_bytes += part.kv_bytes;
+    node.arena_bytes += part.arena_bytes;
+    node.memory_bytes = options.target.node_memory_bytes;
+    bytes += part.decode.bytes;
+    flops += part.decode.flops;
+    if (part.decode.us > plan.decode.us) plan.decode = std::move(part.decode);
+    if (part.prefill.us > plan.prefill.us) plan.prefill = std::move(part.prefill);
+  }
+  plan.bytes_per_token = bytes / static_cast<double>(options.batch);
+  plan.flops_per_token = flops / static_cast<double>(options.batch);
+  if (options.sampling) {
+    // The sampler goes over the logits once, on one core.
+    plan.sample_us = 4 * static_cast<double>(checkpoint.spec().vocab_size) / (kRowOpsGbS * 1e3);
+  }
+  return plan;
+}
+
+}  // namespace xjit

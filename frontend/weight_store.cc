@@ -1,0 +1,144 @@
+// Packing: all weights of a fused module in the order in which kernels read them.
+#include <algorithm>
+#include <atomic>
+
+#include "codegen/gemm/pack.h"
+#include "frontend/weights.h"
+
+namespace xjit {
+namespace {
+
+// Row of each packed column (codegen/gemm/pack.h), as (part, row), -1 where a column is padding.
+std::vector<std::pair<int, int64_t>> PackedOrder(const Weight& w) {
+  std::vector<std::pair<int, int64_t>> order(static_cast<size_t>(PackedColumns(w)), {0, -1});
+  const auto parts = w.parts();
+  if (w.interleaved()) {
+    for (size_t n = 0; n < order.size(); ++n) {
+      const int part = static_cast<int>(n / kGroupColumns % 2);
+      const int64_t row =
+          static_cast<int64_t>(n) / kPanelColumns * kGroupColumns + static_cast<int64_t>(n) % kGroupColumns;
+      if (row < parts[static_cast<size_t>(part)].rows) order[n] = {part, row};
+    }
+    return order;
+  }
+  size_t n = 0;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    for (int64_t row = 0; row < parts[part].rows; ++row) order[n++] = {static_cast<int>(part), row};
+  }
+  return order;
+}
+
+// That the weight can be packed. Before anything is allocated: a model that cannot run costs no memory.
+absl::Status CheckPackable(int64_t layer, const Weight& w) {
+  if (w.type.dims.size() == 1) return absl::OkStatus();
+  const auto refuse = [&](std::string_view why) {
+    const std::string place = layer < 0 ? "" : fmt::format(" of layer {}", layer);
+    return Unimplemented("weights: '@{}'{} is {} and {} (--backend interp runs it)", w.name, place,
+                         ToString(w.type.encoding()), why);
+  };
+  if (w.type.dims.size() != 2) return refuse("of experts, which have no packed layout yet");
+  if (!HasPanels(w.type.elem) || w.type.scales.kind != Scales::Kind::kNone) return refuse("has no packed layout yet");
+  XJIT_ASSIGN_OR_RETURN(const WeightRows rows, WeightRows::Of(w));
+  for (const WeightRef& ref : rows.refs()) {
+    if (!ref.columns().whole()) return refuse("a slice of columns, which is not packed yet");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames& names, const Module& fused,
+                                                               WorkerPool& pool, HugeBuffer::Options options) {
+  auto store = std::make_unique<WeightStore>();
+  std::vector<Entry> entries;
+  int64_t total = 0;
+  XJIT_RETURN_IF_ERROR(ForEachWeight(fused, [&](int64_t layer, const Weight& w) -> absl::Status {
+    XJIT_RETURN_IF_ERROR(CheckPackable(layer, w));
+    entries.push_back({layer, &w, total});
+    store->offsets_[{layer, w.name}] = total;
+    const int64_t bytes = w.type.dims.size() == 1
+                              ? PackedColumns(w) * 4
+                              : PackedColumns(w) / kPanelColumns * PanelBytes(w.type.elem, w.type.cols());
+    total += (bytes + 63) / 64 * 64;
+    return absl::OkStatus();
+  }));
+  // Kernels may prefetch, and read a row up to its next 64 bytes, past the last weight.
+  XJIT_ASSIGN_OR_RETURN(store->memory_, HugeBuffer::Allocate(total + 4096, options));
+  CheckpointRows rows(names);
+  for (const Entry& entry : entries) {
+    XJIT_RETURN_IF_ERROR(entry.weight->type.dims.size() == 1 ? store->PackVector(rows, entry)
+                                                             : store->PackMatrix(names, entry, pool));
+  }
+  // Reading one tensor maps pages around it too, of tensors that were given back before.
+  for (const TensorView& tensor : names.checkpoint().tensors()) names.checkpoint().Discard(tensor);
+  return store;
+}
+
+absl::Status WeightStore::PackMatrix(const WeightNames& names, const Entry& entry, WorkerPool& pool) {
+  const Weight& w = *entry.weight;
+  XJIT_ASSIGN_OR_RETURN(const WeightRows refs, WeightRows::Of(w));
+  XJIT_ASSIGN_OR_RETURN(const auto sources, names.Sources(entry.layer, w, refs));
+  const int64_t k = w.type.cols(), row_bytes = RowBytes(w.type.elem, k);
+  // A matrix has one ref a part, and encodings with panels have rows that lie side by side.
+  for (const auto& source : sources) {
+    const StoredMatrix& m = source.stored.matrices[0];
+    if (m.layout != StoredMatrix::Layout::kRows || m.type != w.type.elem || m.scales != nullptr || m.k != k ||
+        source.add != 0) {
+      return Internal("weights: '@{}' is not stored as {}", w.name, ToString(w.type.encoding()));
+    }
+  }
+  std::vector<WeightRange> ranges;
+  for (const WeightRef& ref : refs.refs()) ranges.push_back(ref.rows());
+  std::vector<const std::byte*> rows;
+  for (const auto& [part, row] : PackedOrder(w)) {
+    const auto p = static_cast<size_t>(part);
+    rows.push_back(
+        row < 0 ? nullptr : sources[p].stored.matrices[0].values + sources[p].order.Row(ranges[p].At(row)) * row_bytes);
+  }
+  const int64_t panels = static_cast<int64_t>(rows.size()) / kPanelColumns;
+  // Panels of a quarter MiB of source are taken at a time.
+  const int64_t chunk = std::max<int64_t>(1, (int64_t{256} << 10) / (kPanelColumns * row_bytes));
+  std::atomic<int64_t> next{0};
+  std::byte* out = memory_.data() + entry.offset;
+  pool.Run([&](int) {
+    for (int64_t p = next.fetch_add(chunk); p < panels; p = next.fetch_add(chunk)) {
+      PackPanels(w.type.elem, k, rows, p, std::min(panels, p + chunk), out);
+    }
+  });
+  for (const auto& source : sources) {
+    for (const TensorView* tensor : source.stored.tensors) names.checkpoint().Discard(*tensor);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightStore::PackVector(CheckpointRows& rows, const Entry& entry) {
+  const Weight& w = *entry.weight;
+  std::vector<float> plain(static_cast<size_t>(w.type.cols()));
+  XJIT_RETURN_IF_ERROR(rows.Row(entry.layer, w, 0, plain));
+  std::vector<int64_t> first;
+  int64_t at = 0;
+  for (const Weight::Part& part : w.parts()) {
+    first.push_back(at);
+    at += part.rows;
+  }
+  auto* out = reinterpret_cast<float*>(memory_.data() + entry.offset);
+  const auto order = PackedOrder(w);
+  for (size_t n = 0; n < order.size(); ++n) {
+    const auto [part, row] = order[n];
+    out[n] = row < 0 ? 0.0f : plain[static_cast<size_t>(first[static_cast<size_t>(part)] + row)];
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const std::byte*> WeightStore::Matrix(int64_t layer, const Weight& weight) const {
+  const auto it = offsets_.find({layer, weight.name});
+  if (it == offsets_.end()) return Internal("weights: '@{}' of layer {} was not packed", weight.name, layer);
+  return memory_.data() + it->second;
+}
+
+absl::StatusOr<const float*> WeightStore::Vector(int64_t layer, const Weight& weight) const {
+  XJIT_ASSIGN_OR_RETURN(const std::byte* at, Matrix(layer, weight));
+  return reinterpret_cast<const float*>(at);
+}
+
+}  // namespace xjit

@@ -1,0 +1,360 @@
+// Blocking as numbers: what must hold for every shape on every machine, and a few choices by name.
+#include "codegen/gemm/blocking.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "codegen/gemm/blocking_model.h"
+#include "codegen/gemm/pack.h"
+#include "codegen/kernel_rows.h"
+
+namespace xjit {
+namespace {
+
+using ::testing::HasSubstr;
+
+TargetInfo Machine(Isa isa, int threads, int64_t l1, int64_t l2) {
+  TargetInfo t;
+  t.isa = isa;
+  t.threads = t.cores = threads;
+  t.l1d_bytes = l1;
+  t.l2_bytes = l2;
+  return t;
+}
+// A Xeon 6980P's NUMA node (kernels.md section 0: 1024 bf16 operations a cycle, 6 to 7 GB/s a core), at 2.8 GHz.
+TargetInfo Xeon(int threads = 43) {
+  TargetInfo t = Machine(Isa::kAmx, threads, 48 << 10, 2 << 20);
+  t.bf16_gflops = 2867;
+  t.int8_gops = 5734;
+  t.f32_gflops = 179;
+  t.node_read_gb_s = 280;
+  t.core_read_gb_s = 12;
+  return t;
+}
+// Two Zen 4 cores (measured.md: 3.67 GHz, one 512-bit multiplication a cycle, 60 GB/s).
+TargetInfo Zen4() {
+  TargetInfo t = Machine(Isa::kAvx512Bf16, 2, 32 << 10, 1 << 20);
+  t.bf16_gflops = 235;
+  t.int8_gops = 470;
+  t.f32_gflops = 117;
+  t.node_read_gb_s = 60;
+  t.core_read_gb_s = 30;
+  return t;
+}
+std::vector<TargetInfo> Machines() {
+  return {Xeon(),
+          Xeon(1),
+          Zen4(),
+          Machine(Isa::kAmx, 56, 48 << 10, 2 << 20),
+          Machine(Isa::kAvx512Vnni, 4, 48 << 10, 1280 << 10),
+          Machine(Isa::kAvx512, 16, 32 << 10, 1 << 20),
+          Machine(Isa::kAvx2, 8, 32 << 10, 256 << 10)};
+}
+
+struct Operands {
+  Encoding w;
+  DType a;
+};
+std::vector<Operands> AllOperands() {
+  return {{DType::kBF16, DType::kBF16},
+          {DType::kBF16, DType::kF32},
+          {DType::kF32, DType::kF32},
+          {DType::kQ4_K, DType::kQ8Act},
+          {DType::kQ8_0, DType::kF32},
+          {DType::kQ6_K, DType::kBF16},
+          {Encoding::Int8(), DType::kI8Act},
+          {Encoding::Fp8Blocks(), DType::kBF16},
+          {Encoding::Int4(128, true), DType::kBF16},
+          {Encoding::Int4(128, false), DType::kF32}};
+}
+
+std::string Text(const BlockingShape& s, const TargetInfo& t, const Blocking& b) {
+  return fmt::format(
+      "{} {}x{}x{} experts {} w {} a {} threads {} isa {}: tile {}x{} block {} {} {} split {} {} {} chunk {} "
+      "tasks {} busy {} cost {} ({})",
+      b.family, s.m, s.n, s.k, s.experts, ToString(s.w), Name(s.a), t.threads, Name(t.isa), b.tile_m, b.tile_n,
+      b.block_m, b.block_n, b.block_k, b.threads_m, b.threads_n, b.threads_k, b.chunk, b.tasks, b.busy_threads,
+      b.cost_us, b.reason);
+}
+
+// Calls `check(shape, target, blocking)` for every candidate of the sweep that is not refused.
+template <typename Check>
+void Sweep(Check check) {
+  int taken = 0;
+  for (const TargetInfo& target : Machines()) {
+    for (const Operands& operands : AllOperands()) {
+      for (int64_t m : {1, 2, 4, 8, 9, 16, 17, 33, 100, 1024, 8192}) {
+        for (int64_t n : {2, 16, 34, 100, 256, 576, 1536, 8960, 151936}) {
+          for (int64_t k : {256, 1536, 7168}) {
+            for (int64_t experts : {1, 6, 128}) {
+              BlockingShape shape{m, n, k, experts, operands.w, operands.a, n % 32 == 0 && k == 1536};
+              for (const Blocking& b : BlockingCandidates(shape, target)) {
+                if (b.refused) {
+                  EXPECT_FALSE(b.reason.empty()) << b.family;
+                  continue;
+                }
+                ++taken;
+                check(shape, target, b);
+                if (::testing::Test::HasFailure()) FAIL() << Text(shape, target, b);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(taken, 1000);
+}
+
+TEST(Blocking, SizesAreWithinTheProduct) {
+  Sweep([](const BlockingShape& s, const TargetInfo& t, const Blocking& b) {
+    EXPECT_GE(b.tile_m, 1);
+    EXPECT_GE(b.tile_n, 1);
+    EXPECT_GE(b.block_m, 1);
+    EXPECT_LE(b.block_m, s.m);
+    EXPECT_GE(b.block_n, 1);
+    EXPECT_LE(b.block_n, PackedColumns(s.n, s.interleaved));
+    EXPECT_GE(b.block_k, 1);
+    EXPECT_LE(b.block_k, s.k);
+    EXPECT_GE(b.chunk, 1);
+    EXPECT_LE(b.chunk, PackedColumns(s.n, s.interleaved));
+    EXPECT_GE(b.threads_m * b.threads_n * b.threads_k, 1);
+    EXPECT_LE(b.threads_m * b.threads_n * b.threads_k, t.threads);
+    EXPECT_FALSE(b.loop_order.empty());
+  });
+}
+
+TEST(Blocking, BlocksFitTheCaches) {
+  Sweep([](const BlockingShape& s, const TargetInfo& t, const Blocking& b) {
+    if (!b.family.starts_with("amx")) return;
+    EXPECT_EQ(b.tile_m * b.tile_n, 4) << "four sums cover a dot's latency";
+    if (s.m <= 16) return;
+    const int64_t bytes = s.a == DType::kBF16 ? 2 : 1;
+    EXPECT_LE(32 * b.block_k * bytes, t.l1d_bytes * 2 / 3) << "the panel of A";
+    EXPECT_LE(b.block_n * b.block_k * bytes, t.l2_bytes / 2) << "unpacked weights";
+    EXPECT_LE(b.block_m * b.block_n * 4, std::max<int64_t>(t.l2_bytes / 4, 32 * b.block_n * 4)) << "sums";
+  });
+}
+
+TEST(Blocking, NoThreadIdlesWhereThereAreColumnsForAll) {
+  Sweep([](const BlockingShape& s, const TargetInfo& t, const Blocking& b) {
+    EXPECT_GE(b.busy_threads, 1);
+    EXPECT_LE(b.busy_threads, std::min<int64_t>(t.threads, b.tasks));
+    const int64_t unit = ColumnUnit(s.interleaved);
+    if (!b.family.starts_with("amx") || s.experts > 1 || (s.n + unit - 1) / unit < t.threads) return;
+    EXPECT_EQ(b.busy_threads, t.threads);
+    EXPECT_EQ(b.tasks % t.threads, 0);
+  });
+}
+
+TEST(Blocking, UnpacksOnceWhatManyRowsRead) {
+  Sweep([](const BlockingShape& s, const TargetInfo&, const Blocking& b) {
+    const bool as_it_is = s.w.type == s.a || s.w.type == DType::kF32 || s.w.type == DType::kI8;
+    const bool many = b.family.starts_with("amx") ? s.m > 16 : s.m > kMaxFewRows;
+    EXPECT_EQ(b.unpack_once, many && !as_it_is);
+  });
+}
+
+TEST(Blocking, CostsAreAboveWhatTheMachineCanDo) {
+  Sweep([](const BlockingShape& s, const TargetInfo& t, const Blocking& b) {
+    EXPECT_GT(b.cost_us, 0);
+    EXPECT_GE(b.cost_us, b.compute_us);
+    EXPECT_GE(b.cost_us, b.memory_us);
+    const double bytes = static_cast<double>(s.experts * EncodedBytes(s.w, s.n, s.k));
+    const double reading = t.node_read_gb_s > 0 ? bytes / (t.node_read_gb_s * 1e3) : 0;
+    EXPECT_GE(b.cost_us * 1.000001, reading);
+    const bool bf16 = b.family.ends_with("bf16"), int8 = b.family == "amx_int8" || b.family == "avx512_vnni";
+    const double peak = bf16 ? t.bf16_gflops : int8 ? t.int8_gops : t.f32_gflops;
+    const double flops = 2.0 * static_cast<double>(s.m * s.experts) * static_cast<double>(s.n * s.k);
+    const double dots = peak > 0 ? flops / (peak * t.threads * 1e3) : 0;
+    EXPECT_GE(b.cost_us * 1.000001, dots);
+  });
+}
+
+// The order of a sum may depend on the shape and the caches alone.
+TEST(Blocking, DepthDoesNotDependOnThreads) {
+  for (const Operands& operands : AllOperands()) {
+    for (int64_t m : {1, 8, 16, 64}) {
+      for (int64_t n : {16, 256, 576, 4096}) {
+        for (int64_t k : {256, 7168}) {
+          const BlockingShape shape{m, n, k, 1, operands.w, operands.a, false};
+          const auto one = BlockingCandidates(shape, Xeon(1));
+          for (int threads : {2, 7, 43, 128}) {
+            const auto other = BlockingCandidates(shape, Xeon(threads));
+            ASSERT_EQ(one.size(), other.size());
+            for (size_t i = 0; i < one.size(); ++i) {
+              EXPECT_EQ(one[i].block_k, other[i].block_k) << Text(shape, Xeon(threads), other[i]);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Blocking, NarrowProductsAreCutInDepth) {
+  // DeepSeek's router: 16 tiles of columns for 43 threads.
+  const Blocking router = ChooseBlocking({1, 256, 7168, 1, Encoding::Int8(), DType::kI8Act, false}, Xeon());
+  EXPECT_EQ(router.family, "amx_int8");
+  EXPECT_GT(router.threads_k, 1);
+  EXPECT_LT(router.block_k, 7168);
+  EXPECT_GT(router.busy_threads, 16);
+  const Blocking wide = ChooseBlocking({1, 18432, 7168, 1, Encoding::Int8(), DType::kI8Act, false}, Xeon());
+  EXPECT_EQ(wide.threads_k, 1);
+  EXPECT_EQ(wide.block_k, 7168);
+  // Too little to read for a task each.
+  const Blocking small = ChooseBlocking({1, 256, 256, 1, Encoding::Int8(), DType::kI8Act, false}, Xeon());
+  EXPECT_EQ(small.block_k, 256);
+}
+
+TEST(Blocking, TaskColumnsCoverAllOnce) {
+  for (int64_t n : {1, 16, 100, 576, 1536, 8960}) {
+    for (int64_t unit : {16, 32}) {
+      const int64_t units = (n + unit - 1) / unit;
+      for (int64_t parts : {1, 2, 3, 43, 56, 560}) {
+        if (parts > units) continue;
+        int64_t at = 0, least = n, most = 0;
+        for (int64_t i = 0; i < parts; ++i) {
+          const Columns c = TaskColumns(n, unit, parts, i);
+          EXPECT_EQ(c.first, at);
+          EXPECT_LT(c.first, c.last) << "an idle thread";
+          EXPECT_EQ(c.first % unit, 0);
+          at = c.last;
+          if (i + 1 < parts) least = std::min(least, c.last - c.first);
+          most = std::max(most, c.last - c.first);
+        }
+        EXPECT_EQ(at, n);
+        EXPECT_TRUE(parts == 1 || most - least <= unit);
+      }
+    }
+  }
+}
+
+TEST(Blocking, ChunksAreTheLargestTask) {
+  Sweep([](const BlockingShape& s, const TargetInfo&, const Blocking& b) {
+    if (!b.family.starts_with("amx") || s.experts > 1 || s.m > 16) return;
+    const int64_t unit = ColumnUnit(s.interleaved);
+    // Tasks of one range of columns: all of its rows and depths.
+    for (int64_t parts = 1; parts <= b.tasks; ++parts) {
+      if (b.tasks % parts != 0 || TaskColumns(s.n, unit, parts, 0).last == 0) continue;
+      int64_t most = 0;
+      for (int64_t i = 0; i < parts; ++i) {
+        const Columns c = TaskColumns(s.n, unit, parts, i);
+        most = std::max(most, (c.last - c.first + unit - 1) / unit * unit);
+      }
+      if (most == b.chunk) return;
+    }
+    ADD_FAILURE() << "no cut into equal parts has " << b.chunk << " columns";
+  });
+}
+
+TEST(Blocking, ShowsWhatKernelsDo) {
+  for (const TargetInfo& target : Machines()) {
+    for (const Operands& operands : AllOperands()) {
+      for (int64_t m : {1, 4, 8, 9, 600}) {
+        const BlockingShape shape{m, 8960, 1536, 1, operands.w, operands.a, false};
+        for (const Blocking& b : BlockingCandidates(shape, target)) {
+          if (!b.exists) continue;
+          const auto rows = RowsOf<GemmDesc>();
+          const auto row = std::find_if(rows.begin(), rows.end(), [&b](const auto& r) { return r.name == b.family; });
+          ASSERT_NE(row, rows.end());
+          GemmDesc desc{.n = 8960, .k = 1536, .a = shape.a, .w = shape.w.type};
+          desc.rows = m <= kMaxFewRows ? static_cast<int>(m) : 0;
+          desc.lda_bytes = desc.ldc_bytes = 1 << 16;
+          const auto plan = row->plan(desc, target);
+          ASSERT_TRUE(plan.ok()) << plan.status();
+          EXPECT_EQ(b.tile_m, plan->tile_rows);
+          EXPECT_EQ(b.tile_n, plan->tile_vectors);
+          EXPECT_EQ(b.block_n, kPanelColumns);
+          EXPECT_EQ(b.block_m, plan->m_block > 0 ? std::min(m, plan->m_block) : m);
+          const PanelTasks share = SharePanels(280, PanelBytes(desc.w, 1536), m, target.threads * kTasksPerThread);
+          EXPECT_EQ(b.chunk, share.panels * kPanelColumns);
+          const int64_t lanes = row->isa == Isa::kAvx2 ? 8 : 16;
+          // Sums, weights and activations in registers.
+          EXPECT_TRUE(plan->scratch_bytes > 0 || b.tile_n * lanes == kPanelColumns);
+          EXPECT_LT(b.tile_m * b.tile_n, row->isa == Isa::kAvx2 ? 16 : 32);
+        }
+      }
+    }
+  }
+}
+
+TEST(Blocking, FamiliesAreThoseOfKernels) {
+  for (const auto& row : RowsOf<GemmDesc>()) {
+    const auto families = ModelFamilies();
+    const auto family =
+        std::find_if(families.begin(), families.end(), [&row](const ModelFamily& f) { return f.name == row.name; });
+    ASSERT_NE(family, families.end()) << row.name;
+    EXPECT_EQ(family->isa, row.isa);
+  }
+}
+
+// Tiles from some number of rows on, vectors below: computed, and not far from where others put it (kernels.md section
+// 0, thresholds at a glance: 1 to 4 rows).
+TEST(Blocking, TilesWinFromAFewRowsOn) {
+  for (const Operands& o : {Operands{DType::kBF16, DType::kBF16}, Operands{Encoding::Fp8Blocks(), DType::kBF16}}) {
+    int64_t from = 0;
+    for (int64_t m = 1; m <= 1024; m = m < 32 ? m + 1 : 2 * m) {
+      const Blocking b = ChooseBlocking({m, 4096, 7168, 1, o.w, o.a, false}, Xeon());
+      if (b.family == "amx_bf16") {
+        if (from == 0) from = m;
+      } else {
+        EXPECT_EQ(from, 0) << "vectors again at " << m << " rows: " << b.reason;
+      }
+    }
+    EXPECT_GE(from, 2);
+    EXPECT_LE(from, 8);
+  }
+}
+
+TEST(Blocking, ExpertsByTheLengthOfTheirRuns) {
+  const auto choose = [](int64_t m, int64_t experts) {
+    return ChooseBlocking({m, 4096, 7168, experts, DType::kBF16, DType::kBF16, true}, Xeon());
+  };
+  EXPECT_EQ(choose(1, 8).family, "avx512_bf16");
+  EXPECT_EQ(choose(12, 256).family, "amx_bf16");
+  EXPECT_EQ(choose(12, 256).tile_m, 1);
+  EXPECT_EQ(choose(40, 256).family, "amx_bf16");
+  EXPECT_EQ(choose(40, 256).tile_m, 2);
+  // 8 experts for 43 threads: each is cut, and few idle at the end.
+  EXPECT_GE(choose(40, 8).busy_threads, 40);
+}
+
+TEST(Blocking, RefusalsSayWhy) {
+  const auto refusal = [](std::string_view family, const BlockingShape& shape, const TargetInfo& target) {
+    for (const Blocking& b : BlockingCandidates(shape, target)) {
+      if (b.family == family) return b.refused ? b.reason : std::string("taken");
+    }
+    return std::string("absent");
+  };
+  const BlockingShape i8{4, 64, 256, 1, Encoding::Int8(), DType::kI8Act, false};
+  EXPECT_THAT(refusal("avx512_vnni", i8, Xeon()), HasSubstr("compensation"));
+  EXPECT_EQ(refusal("avx512_vnni", i8, Zen4()), "taken");
+  EXPECT_EQ(refusal("amx_int8", i8, Zen4()), "absent");
+  EXPECT_THAT(refusal("amx_bf16", {4, 64, 256, 1, DType::kF16, DType::kF32, false}, Xeon()), HasSubstr("round f16"));
+  EXPECT_THAT(refusal("amx_bf16", {4, 64, 256, 1, DType::kQ4_K, DType::kQ8Act, false}, Xeon()),
+              HasSubstr("activations are q8act"));
+  const Blocking none = ChooseBlocking({4, 64, 256, 1, DType::kI32, DType::kF32, false}, Zen4());
+  EXPECT_TRUE(none.refused);
+  EXPECT_THAT(none.reason, HasSubstr("avx512: "));
+}
+
+TEST(PackedLayout, ByEncodingAndIsa) {
+  EXPECT_EQ(PackedLayout(DType::kBF16, Isa::kAvx512Bf16), "panels.32");
+  EXPECT_EQ(PackedLayout(DType::kBF16, Isa::kAmx), "vnni2.16x32");
+  EXPECT_EQ(PackedLayout(DType::kQ4_K, Isa::kAmx), "panels.32");
+  EXPECT_EQ(PackedLayout(Encoding::Int8(), Isa::kAvx512Vnni), "vnni4.16x64.comp");
+  EXPECT_EQ(PackedLayout(Encoding::Int8(), Isa::kAmx), "vnni4.16x64");
+  EXPECT_EQ(PackedLayout(Encoding::Fp8Blocks(), Isa::kAvx512), "f8.16");
+  EXPECT_EQ(PackedLayout(DType::kI32, Isa::kAmx), "");
+}
+
+TEST(KvLayout, PairsForBf16) {
+  EXPECT_EQ(KvLayout(DType::kBF16, 128, 128, false), "k: 64 x 32 x 2; v: 16 x 128 x 2");
+  EXPECT_EQ(KvLayout(DType::kF32, 64, 64, false), "k: 64 x 32; v: 32 x 64");
+  EXPECT_EQ(KvLayout(DType::kBF16, 576, 512, true), "k: 288 x 32 x 2; v: 8 x 16 x 64 x 2");
+  EXPECT_EQ(KvLayout(DType::kI32, 64, 64, false), "");
+}
+
+}  // namespace
+}  // namespace xjit
