@@ -131,6 +131,7 @@ TEST(Passes, HaveNothingLeftToDo) {
       const PassInfo* list[] = {&info};
       ASSERT_TRUE(RunPasses(*module, list, context).ok());
       if (info.name == "plan_prologues") continue;  // makes ops that it does not take back
+      if (info.name == "plan_memory") continue;     // refuses a module that has been planned
       const std::string text = PrintModule(*module);
       int again = -1;
       PassRunOptions options;
@@ -161,7 +162,10 @@ TEST(Passes, AllFireOnRandomModules) {
     };
     ASSERT_TRUE(RunPipeline(*module, PassStage::kGraph, PassStage::kPlanned, context, options).ok());
   }
-  for (const PassInfo& info : Passes()) EXPECT_GT(changes[std::string(info.name)], 0) << info.name;
+  for (const PassInfo& info : Passes()) {
+    if (info.stage == PassStage::kSharded) continue;  // one rank has nothing to share out: shard_test.cc
+    EXPECT_GT(changes[std::string(info.name)], 0) << info.name;
+  }
 }
 
 // The judge must judge.
