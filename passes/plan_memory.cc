@@ -83,6 +83,9 @@ void PlanFunction(Function& f, const PassContext& context, std::map<const Value*
       // would need a barrier in between.
       if (f.ops[static_cast<size_t>(live.last)]->Bool("private")) ++live.last;
       const Value* in_place = value == op.result() ? InPlaceOperand(op) : nullptr;
+      // A thread's own bytes are not everyone's.
+      if (in_place != nullptr && in_place->def != nullptr && in_place->def->Bool("private") != op.Bool("private"))
+        in_place = nullptr;
       // Only the carried value is the function's own to overwrite: other arguments are read by the next layer too.
       if (in_place != nullptr && in_place->def == nullptr && in_place != f.args[0].get()) in_place = nullptr;
       // A thread's own arena is another place.

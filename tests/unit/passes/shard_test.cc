@@ -12,6 +12,7 @@
 #include "passes/pass.h"
 #include "passes/shard_split.h"
 #include "tests/unit/ir/ir_testing.h"
+#include "tests/unit/ir/random_ops.h"
 
 namespace xjit {
 namespace {
@@ -278,6 +279,61 @@ TEST(Shard, RanksTogetherComputeTheWhole) {
   }
   EXPECT_GT(rows, 0);
   EXPECT_GT(whole_experts, 0);
+}
+
+// Graphs without a model's order: values read in several places, attentions one after the other, products of sums.
+TEST(Shard, KeepsWhatRandomGraphsCompute) {
+  std::map<std::string, int, std::less<>> changes;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Random random(seed);
+    PassContext context;
+    context.tp = 2 + static_cast<int>(random.Below(3));
+    context.sequences = random.Pick<int64_t>({1, 5});
+    context.kv_length = random.Pick<int64_t>({0, 100000});
+    context.rows = random.Pick<int64_t>({1, 400});
+    const PassStage from = random.Below(3) == 0 ? PassStage::kFused : PassStage::kGraph;
+    SCOPED_TRACE(fmt::format("seed {} tp {}", seed, context.tp));
+    const auto whole = testing::RandomGraph(seed, /*max_attentions=*/2).Build();
+    const auto want = Observe(*whole, seed, context.sequences);
+    ASSERT_TRUE(want.ok()) << want.status();
+    std::vector<std::unique_ptr<Module>> ranks;
+    PassRunOptions options;
+    options.after = [&changes](std::string_view pass, int n, const Module&) {
+      changes[std::string(pass)] += n;
+      return absl::OkStatus();
+    };
+    for (context.rank = 0; context.rank < context.tp; ++context.rank) {
+      ranks.push_back(whole->Clone());
+      ASSERT_NE(ranks.back(), nullptr);
+      const absl::Status status = RunPipeline(*ranks.back(), from, PassStage::kSharded, context, options);
+      ASSERT_TRUE(status.ok()) << status << "\n" << PrintModule(*whole);
+    }
+    const auto got = ObserveRanks(ranks, seed, context.sequences);
+    ASSERT_TRUE(got.ok()) << got.status() << "\n" << PrintModule(*whole) << PrintModule(*ranks[0]);
+    for (const Observed& own : *got) {
+      const absl::Status same = CompareObserved(*want, own, CheckBound(PassStage::kSharded), whole.get());
+      ASSERT_TRUE(same.ok()) << same << "\n" << PrintModule(*whole) << PrintModule(*ranks[0]);
+    }
+  }
+  EXPECT_GT(changes["shard"], 0);
+  EXPECT_GT(changes["fuse_all_reduce"], 0);
+}
+
+TEST(Shard, StandsAnyModule) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto module = testing::RandomOps(seed).Build();
+    const std::string before = PrintModule(*module);
+    PassContext context;
+    context.tp = 2 + static_cast<int>(seed % 3);
+    context.rank = static_cast<int>(seed % 2);
+    context.sequences = 4;
+    context.kv_length = 4096;
+    const PassInfo* list[] = {*FindPass("shard"), *FindPass("fuse_all_reduce")};
+    const absl::Status status = RunPasses(*module, list, context);
+    ASSERT_FALSE(absl::IsInternal(status)) << status << "\n" << before << PrintModule(*module);
+    if (status.ok()) ASSERT_NE(module->Clone(), nullptr) << before << PrintModule(*module);
+  }
 }
 
 // How many ranks hold each element of each symbol.
