@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "ir/interp_ranks.h"
 #include "ir/ops.h"
 
 namespace xjit {
@@ -69,43 +70,88 @@ absl::Status CheckSize(const Function& f) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed) {
-  Observed observed;
-  for (const auto& f : module.functions) XJIT_RETURN_IF_ERROR(CheckSize(*f));
-  for (const auto& f : module.functions) {
-    InterpKv kv;
-    InterpStep step;
+namespace {
+
+// Tokens of a checked step, dealt to its sequences in turn, each with a cache of its own.
+class CheckStep {
+ public:
+  CheckStep(const Function& f, uint64_t seed, int64_t sequences) : kv_(static_cast<size_t>(sequences)) {
     int64_t vocab = 1;
-    for (const auto& op : f->ops) {
-      if (op->code == OpCode::kEmbed) vocab = op->weight(1)->type.dims[0].size;
+    for (const auto& op : f.ops) {
+      if (op->code != OpCode::kEmbed) continue;
+      vocab = op->Int("vocab") > 0 ? op->Int("vocab") : op->weight(1)->type.dims[0].size;
     }
-    for (int i = 0; i < kCheckRows; ++i) {
-      step.ids.push_back(static_cast<int32_t>(Mix(seed + static_cast<uint64_t>(i)) % static_cast<uint64_t>(vocab)));
-      step.positions.push_back(i);
-      step.kv.push_back(&kv);
+    rows_ = std::max<int64_t>(kCheckRows, sequences + 2);
+    for (int64_t i = 0; i < rows_; ++i) {
+      const auto sequence = static_cast<size_t>(i % sequences);
+      step_.ids.push_back(static_cast<int32_t>(Mix(seed + static_cast<uint64_t>(i)) % static_cast<uint64_t>(vocab)));
+      step_.positions.push_back(static_cast<int32_t>(i / sequences));
+      step_.kv.push_back(&kv_[sequence]);
+      step_.sequence.push_back(static_cast<int32_t>(sequence));
     }
-    step.logit_rows = {kCheckRows - 1};
-    std::vector<TensorData> args;
-    for (size_t a = 0; a < f->args.size(); ++a) {
-      const Type& type = f->args[a]->type;
-      if (type.is_step()) continue;
-      TensorData data;
-      if (type.dims.empty() || type.dims.size() > 2 || !type.dims[0].symbolic()) {
-        return Unimplemented("@{}: an argument of {} cannot be checked", f->name, ToString(type));
+    step_.logit_rows = {static_cast<int32_t>(rows_ - 1)};
+  }
+  CheckStep(const CheckStep&) = delete;
+
+  InterpStep& step() { return step_; }
+  int64_t rows() const { return rows_; }
+
+ private:
+  std::vector<InterpKv> kv_;
+  InterpStep step_;
+  int64_t rows_ = 0;
+};
+
+absl::StatusOr<std::vector<TensorData>> ObserveFunction(const Module& module, const Function& f, uint64_t seed,
+                                                        int64_t sequences, Collective* ranks) {
+  XJIT_RETURN_IF_ERROR(CheckSize(f));
+  CheckStep check(f, seed, sequences);
+  check.step().ranks = ranks;
+  std::vector<TensorData> args;
+  for (size_t a = 0; a < f.args.size(); ++a) {
+    const Type& type = f.args[a]->type;
+    if (type.is_step()) continue;
+    TensorData data;
+    if (type.dims.empty() || type.dims.size() > 2 || !type.dims[0].symbolic()) {
+      return Unimplemented("@{}: an argument of {} cannot be checked", f.name, ToString(type));
+    }
+    data.rows = type.dims[0].symbol == 'L' ? 1 : check.rows();
+    data.cols = type.dims.size() > 1 ? type.cols() : 0;
+    if (type.elem == DType::kI32) {
+      data.ids = check.step().ids;
+    } else {
+      for (int64_t i = 0; i < data.rows * data.cols; ++i) {
+        data.f.push_back(Unit(seed ^ Mix((a + 1) << 40 ^ static_cast<uint64_t>(i))));
       }
-      data.rows = type.dims[0].symbol == 'L' ? 1 : kCheckRows;
-      data.cols = type.dims.size() > 1 ? type.cols() : 0;
-      if (type.elem == DType::kI32) {
-        data.ids = step.ids;
-      } else {
-        for (int64_t i = 0; i < data.rows * data.cols; ++i) {
-          data.f.push_back(Unit(seed ^ Mix((a + 1) << 40 ^ static_cast<uint64_t>(i))));
-        }
-      }
-      args.push_back(std::move(data));
     }
-    RandomWeights weights(seed);
-    XJIT_ASSIGN_OR_RETURN(observed[f->name], InterpretFunction(module, *f, std::move(args), step, 0, weights));
+    args.push_back(std::move(data));
+  }
+  RandomWeights weights(seed);
+  return InterpretFunction(module, f, std::move(args), check.step(), 0, weights);
+}
+
+}  // namespace
+
+absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed, int64_t sequences) {
+  Observed observed;
+  for (const auto& f : module.functions) {
+    XJIT_ASSIGN_OR_RETURN(observed[f->name], ObserveFunction(module, *f, seed, sequences, nullptr));
+  }
+  return observed;
+}
+
+absl::StatusOr<std::vector<Observed>> ObserveRanks(std::span<const std::unique_ptr<Module>> ranks, uint64_t seed,
+                                                   int64_t sequences) {
+  std::vector<Observed> observed(ranks.size());
+  for (const auto& f : ranks[0]->functions) {
+    XJIT_ASSIGN_OR_RETURN(auto results, RunRanks(static_cast<int>(ranks.size()),
+                                                 [&](Collective& meet) -> absl::StatusOr<std::vector<TensorData>> {
+                                                   const Module& own = *ranks[static_cast<size_t>(meet.rank())];
+                                                   const Function* same = own.Find(f->name);
+                                                   if (same == nullptr) return Internal("a rank has no @{}", f->name);
+                                                   return ObserveFunction(own, *same, seed, sequences, &meet);
+                                                 }));
+    for (size_t r = 0; r < ranks.size(); ++r) observed[r][f->name] = std::move(results[r]);
   }
   return observed;
 }

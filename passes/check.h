@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,7 +33,11 @@ class RandomWeights : public WeightSource {
 
 // What every function of a module computes for random inputs: @name -> results.
 using Observed = std::map<std::string, std::vector<TensorData>>;
-absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed);
+// The tokens are of that many sequences in turn.
+absl::StatusOr<Observed> Observe(const Module& module, uint64_t seed, int64_t sequences = 1);
+// The same for the modules of all ranks, by rank, run together: what each of them computes.
+absl::StatusOr<std::vector<Observed>> ObserveRanks(std::span<const std::unique_ptr<Module>> ranks, uint64_t seed,
+                                                   int64_t sequences = 1);
 
 // The largest difference relative to the root mean square of the expected values that a pass of that stage may make in
 // a layer: fused ops reorder nothing but roundings of f32; plans round activations to bf16 (at most 2^-9 of the value)

@@ -20,7 +20,7 @@ struct OptFlags {
        list_ops = false, markdown = false;
   int tp = 1, rank = 0;
   int threads = 2;
-  int64_t rows = 1, logit_rows = 1;
+  int64_t rows = 1, logit_rows = 1, sequences = 1, kv_length = 0;
   uint64_t seed = 1;
 };
 
@@ -67,25 +67,48 @@ absl::StatusOr<std::unique_ptr<Module>> Read(const std::string& file) {
 }
 
 // --check: what the module computed before a pass is what it computes after it, up to the bound of the pass's stage.
+// With several ranks, the modules of all of them are kept beside the one that is printed, and once they are shares of
+// the model, run together.
 class MeaningCheck {
  public:
-  static absl::StatusOr<MeaningCheck> Of(const Module& module, uint64_t seed) {
-    MeaningCheck check(seed);
-    XJIT_ASSIGN_OR_RETURN(check.before_, Observe(module, seed));
+  static absl::StatusOr<MeaningCheck> Of(const Module& module, uint64_t seed, const PassContext& context) {
+    MeaningCheck check(seed, context);
+    for (int rank = 0; context.tp > 1 && rank < context.tp; ++rank) {
+      check.ranks_.push_back(module.Clone());
+      if (check.ranks_.back() == nullptr) return Internal("the module does not read back");
+    }
+    XJIT_ASSIGN_OR_RETURN(check.before_, Observe(module, seed, context.sequences));
     return check;
   }
   absl::Status After(const PassInfo& pass, const Module& module) {
-    auto after = Observe(module, seed_);
-    if (!after.ok()) return Prefix(after.status(), pass.name);
-    XJIT_RETURN_IF_ERROR(Prefix(CompareObserved(before_, *after, CheckBound(pass.stage), &module), pass.name));
-    before_ = *std::move(after);
+    XJIT_ASSIGN_OR_RETURN(std::vector<Observed> after, Run(pass, module));
+    for (const Observed& own : after) {
+      XJIT_RETURN_IF_ERROR(CompareObserved(before_, own, CheckBound(pass.stage), &module));
+    }
+    before_ = std::move(after[0]);
     return absl::OkStatus();
   }
 
  private:
-  explicit MeaningCheck(uint64_t seed) : seed_(seed) {}
+  MeaningCheck(uint64_t seed, const PassContext& context) : seed_(seed), context_(context) {}
+
+  absl::StatusOr<std::vector<Observed>> Run(const PassInfo& pass, const Module& module) {
+    const PassInfo* list[] = {&pass};
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      PassContext own = context_;
+      own.rank = static_cast<int>(rank);
+      XJIT_RETURN_IF_ERROR(Prefix(RunPasses(*ranks_[rank], list, own), fmt::format("rank {}", rank)));
+    }
+    if (module.attrs.contains("tp") && !ranks_.empty()) return ObserveRanks(ranks_, seed_, context_.sequences);
+    std::vector<Observed> one(1);
+    XJIT_ASSIGN_OR_RETURN(one[0], Observe(module, seed_, context_.sequences));
+    return one;
+  }
+
   uint64_t seed_;
+  PassContext context_;
   Observed before_;
+  std::vector<std::unique_ptr<Module>> ranks_;
 };
 
 absl::StatusOr<PassContext> Context(const OptFlags& flags) {
@@ -96,6 +119,8 @@ absl::StatusOr<PassContext> Context(const OptFlags& flags) {
   context.kv_dtype = *kv;
   context.rows = flags.rows;
   context.logit_rows = flags.logit_rows;
+  context.sequences = flags.sequences;
+  context.kv_length = flags.kv_length;
   context.tp = flags.tp;
   context.rank = flags.rank;
   if (flags.rank >= flags.tp) return InvalidArgument("--rank {}: --tp {} has no such rank", flags.rank, flags.tp);
@@ -127,7 +152,7 @@ absl::Status Run(const OptFlags& flags) {
 
   std::optional<MeaningCheck> check;
   if (flags.check) {
-    XJIT_ASSIGN_OR_RETURN(check, MeaningCheck::Of(*module, flags.seed));
+    XJIT_ASSIGN_OR_RETURN(check, MeaningCheck::Of(*module, flags.seed, context));
   }
   bool printed = false;  // as it is now
   PassRunOptions options;
@@ -138,7 +163,7 @@ absl::Status Run(const OptFlags& flags) {
     if (printed) fmt::print("// after {} ({} changes)\n{}", name, changes, PrintModule(m));
     if (!check.has_value()) return absl::OkStatus();
     XJIT_ASSIGN_OR_RETURN(const PassInfo* pass, FindPass(name));
-    return check->After(*pass, m);
+    return Prefix(check->After(*pass, m), name);
   };
   const absl::Status status = RunPasses(*module, passes, context, options);
   if (flags.explain) {
@@ -199,11 +224,19 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str()
       ->group(plans);
+  app.add_option("--sequences", flags.sequences, "sequences that the tokens belong to")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 12))
+      ->capture_default_str()
+      ->group(plans);
+  app.add_option("--kv-length", flags.kv_length, "tokens in the cache of a sequence, 0 where that is not known")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str()
+      ->group(plans);
   app.add_option("--tp", flags.tp, "ranks that share the model")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str()
       ->group(plans);
-  app.add_option("--rank", flags.rank, "the rank whose module is made")
+  app.add_option("--rank", flags.rank, "the rank whose module is made; --check runs all")
       ->check(CLI::Range(0, 4095))
       ->capture_default_str()
       ->group(plans);
