@@ -12,6 +12,7 @@
 #include "frontend/printable.h"
 #include "frontend/spec_limits.h"
 #include "ir/support/status.h"
+#include "models/rope.h"
 
 namespace xjit {
 namespace {
@@ -105,8 +106,7 @@ absl::Status ApplyGgufTensors(const GgufModelTensors& tensors, ModelSpec& spec) 
   spec.norm_offset = 0;  // llama.cpp's converter adds it to the gains
   // The tensor is llama3 scaling, already computed: a manifest that names the scaling has it once.
   if (spec.rope.scaling == RopeSpec::Scaling::kLlama3) return absl::OkStatus();
-  const int64_t rotary = spec.rotary_dim > 0 ? spec.rotary_dim : spec.head_dim;
-  XJIT_ASSIGN_OR_RETURN(spec.rope.freq_factors, RopeFreqFactors(tensors.rope_freqs, rotary));
+  XJIT_ASSIGN_OR_RETURN(spec.rope.freq_factors, RopeFreqFactors(tensors.rope_freqs, RotaryDim(spec)));
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "frontend/printable.h"
 #include "frontend/spec_limits.h"
 #include "ir/support/status.h"
+#include "models/rope.h"
 
 namespace xjit {
 namespace {
@@ -61,7 +62,7 @@ absl::Status ReadYarn(const ArchKeys& keys, const ModelSpec& spec, RopeSpec& rop
 
 absl::Status ReadLongRope(const ArchKeys& keys, const GgufModelTensors& tensors, const ModelSpec& spec,
                           RopeSpec& rope) {
-  const int64_t rotary = spec.rotary_dim > 0 ? spec.rotary_dim : spec.head_dim;
+  const int64_t rotary = RotaryDim(spec);
   if (tensors.rope_short == nullptr || tensors.rope_long == nullptr) {
     return InvalidArgument("{}: there are rope_factors_{} without rope_factors_{}", keys.Place("rope.scaling.type"),
                            tensors.rope_short == nullptr ? "long" : "short",

@@ -7,6 +7,7 @@
 #include "frontend/printable.h"
 #include "frontend/spec_limits.h"
 #include "ir/support/status.h"
+#include "models/rope.h"
 
 namespace xjit {
 namespace {
@@ -18,12 +19,6 @@ double DefaultTheta(std::string_view arch) {
   if (arch == "gemma3" || arch == "mixtral") return 1e6;
   if (arch == "gpt_oss") return 150000;
   return 10000;
-}
-
-// Values of a head that are rotated.
-int64_t RotaryDim(const ModelSpec& spec) {
-  if (spec.mla.kv_lora_rank > 0) return spec.mla.rope_dim;
-  return spec.rotary_dim > 0 ? spec.rotary_dim : spec.head_dim;
 }
 
 absl::Status ReadYarn(const JsonObject& from, RopeSpec& rope) {

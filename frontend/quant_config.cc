@@ -259,19 +259,6 @@ bool Skipped(const QuantConfig& quant, std::string_view module) {
                      [&](const ModulePattern& pattern) { return pattern.Matches(module, quant.skip_end); });
 }
 
-// "model.layers.{}.mlp.experts.{e}.up_proj.weight" of layer 3 is "model.layers.3.mlp.experts.0.up_proj".
-std::string ModuleOf(std::string_view tensor, int64_t layer) {
-  std::string name(tensor.substr(0, tensor.find('[')));
-  for (const auto& [hole, number] : {std::pair("{}", layer), {"{e}", int64_t{0}}}) {
-    const size_t at = name.find(hole);
-    if (at != name.npos) name.replace(at, std::string_view(hole).size(), fmt::format("{}", number));
-  }
-  for (const std::string_view suffix : {".weight", "_blocks"}) {
-    if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
-  }
-  return name;
-}
-
 }  // namespace
 
 std::string_view MethodName(Method method) {
@@ -340,6 +327,18 @@ std::optional<Encoding> QuantConfig::Of(std::string_view module) const {
   return scheme == schemes.end() ? std::nullopt : std::optional(scheme->encoding);
 }
 
+std::string ModuleOf(std::string_view tensor, int64_t layer) {
+  std::string name(tensor.substr(0, tensor.find('[')));
+  for (const auto& [hole, number] : {std::pair("{}", layer), {"{e}", int64_t{0}}}) {
+    const size_t at = name.find(hole);
+    if (at != name.npos) name.replace(at, std::string_view(hole).size(), fmt::format("{}", number));
+  }
+  for (const std::string_view suffix : {".weight", "_blocks"}) {
+    if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
+  }
+  return name;
+}
+
 bool IsLinearTensor(std::string_view name) { return IsLinearModule(ModuleOf(name, 0)); }
 
 absl::StatusOr<ModelWeights> ConfigWeights(const ModelSpec& spec, const ModelFamily& family, const QuantConfig& quant,
@@ -361,6 +360,7 @@ absl::StatusOr<ModelWeights> ConfigWeights(const ModelSpec& spec, const ModelFam
   weights.outer[""] = quant.plain;
   weights.layers.assign(static_cast<size_t>(spec.layers), {{"", quant.plain}});
   for (const TensorName& tensor : family.tensors) {
+    if (tensor.hf.empty()) continue;
     const bool in_layers = tensor.hf.find("{}") != tensor.hf.npos;
     for (int64_t layer = 0; layer < (in_layers ? spec.layers : 1); ++layer) {
       Encodings& to = in_layers ? weights.layers[static_cast<size_t>(layer)] : weights.outer;

@@ -60,6 +60,10 @@ struct QuantConfig {
 // "none", "fp8", "compressed-tensors", "awq", "gptq", "mxfp4": the values of quant_method.
 std::string_view MethodName(QuantConfig::Method method);
 
+// The module of a tensor's name in a family's table: "model.layers.{}.mlp.experts.{e}.up_proj.weight" of layer 3 is
+// "model.layers.3.mlp.experts.0.up_proj".
+std::string ModuleOf(std::string_view tensor, int64_t layer);
+
 // Whether a tensor's name is that of a matrix of a linear module inside the layers: not of embeddings, lm_head, norms,
 // routers, biases or sinks.
 bool IsLinearTensor(std::string_view name);

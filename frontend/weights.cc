@@ -25,7 +25,7 @@ int64_t LayerOf(std::string_view name) {
 }
 
 // What the tensors of a module begin with: "X." of "X.weight"; all experts are one.
-std::string ModuleOf(std::string name) {
+std::string TensorPrefix(std::string name) {
   if (const size_t expert = name.find("{e}"); expert != std::string::npos) return name.substr(0, expert);
   if (name.ends_with(".weight")) name.resize(name.size() - std::string_view("weight").size());
   return name;
@@ -131,12 +131,7 @@ absl::StatusOr<WeightNames::Source> WeightNames::SourceOf(std::string_view symbo
   options.expert_vectors = expert_vectors;
   options.experts = checkpoint_.spec().moe.experts;
   if (const QuantConfig& quant = checkpoint_.quant(); quant.method != QuantConfig::Method::kNone) {
-    // All experts are alike: the first one's name stands for them.
-    const size_t expert = name.find("{e}");
-    std::string module =
-        expert == std::string::npos ? name : fmt::format("{}0{}", name.substr(0, expert), name.substr(expert + 3));
-    if (module.ends_with(".weight")) module.resize(module.size() - std::string_view(".weight").size());
-    options.declared = quant.Of(module);
+    options.declared = quant.Of(ModuleOf(name, layer));
     if (quant.method == QuantConfig::Method::kGptq) options.gptq_zero_offset = quant.zero_offset;
   }
   Source source;
@@ -256,7 +251,7 @@ absl::Status WeightNames::Check(const Module& graph) const {
     const auto source = SourceOf(symbol, layer, demand.rank == 3 && demand.columns == 1);
     if (!source.ok()) {
       wrong.emplace_back(Message(source.status()));
-      if (const TensorName* t = Find(symbol); t != nullptr) failed.insert(ModuleOf(TensorNameOf(*t, layer)));
+      if (const TensorName* t = Find(symbol); t != nullptr) failed.insert(TensorPrefix(TensorNameOf(*t, layer)));
       continue;
     }
     const StoredWeight& stored = source->stored;

@@ -81,15 +81,23 @@ absl::Status CheckSlots(const Op& op, int64_t slots, const Weight& w) {
     return InvalidArgument("{}: x and experts differ in rows", Name(op.code));
   }
   const int64_t cols = op.operand(0)->type.cols(), k = w.type.cols();
-  if (cols == k || cols == slots * k) return absl::OkStatus();
-  return InvalidArgument("{}: x has k = {} but @{} has k = {} (or {} for {} slots)", Name(op.code), cols, w.name, k,
-                         slots * k, slots);
+  if (cols == k || (cols % slots == 0 && cols / slots == k)) return absl::OkStatus();
+  return InvalidArgument("{}: x has k = {} but @{} has k = {}, once or for each of {} slots", Name(op.code), cols,
+                         w.name, k, slots);
+}
+
+// Columns of `slots` products of n, as far as any machine could hold them.
+absl::StatusOr<int64_t> SlotColumns(const Op& op, int64_t slots, int64_t n) {
+  constexpr int64_t kMostColumns = int64_t{1} << 40;
+  if (n <= kMostColumns / slots) return slots * n;
+  return InvalidArgument("{}: {} slots of {} columns are out of range", Name(op.code), slots, n);
 }
 
 absl::Status InferExpertLinear(const Op& op, const Module*, std::vector<Type>* types) {
   const int64_t slots = op.operand(1)->type.cols();
   XJIT_RETURN_IF_ERROR(CheckSlots(op, slots, *op.weight(2)));
-  types->push_back(Type::Rows(op.operand(0)->type.dims[0], slots * op.weight(2)->type.rows()));
+  XJIT_ASSIGN_OR_RETURN(const int64_t cols, SlotColumns(op, slots, op.weight(2)->type.rows()));
+  types->push_back(Type::Rows(op.operand(0)->type.dims[0], cols));
   return absl::OkStatus();
 }
 
@@ -145,7 +153,8 @@ absl::Status EvalExpertLinear(const Op& op, EvalContext& eval) {
 
 absl::Status InferExpertBias(const Op& op, const Module*, std::vector<Type>* types) {
   const Type& bias = op.weight(2)->type;
-  if (bias.cols() != 1 || op.operand(0)->type.cols() != op.operand(1)->type.cols() * bias.rows()) {
+  if (bias.cols() != 1 || op.operand(0)->type.cols() % op.operand(1)->type.cols() != 0 ||
+      op.operand(0)->type.cols() / op.operand(1)->type.cols() != bias.rows()) {
     return InvalidArgument("expert_bias: @{} is not [experts, {}, 1]", op.weight(2)->name,
                            op.operand(0)->type.cols() / op.operand(1)->type.cols());
   }
@@ -259,7 +268,7 @@ absl::Status InferGroupedGemm(const Op& op, const Module*, std::vector<Type>* ty
   }
   const ChainItem* combine = op.Item("epilogue", "combine");
   if (combine == nullptr) {
-    types->back().dims[1].size *= slots;
+    XJIT_ASSIGN_OR_RETURN(types->back().dims[1].size, SlotColumns(op, slots, types->back().cols()));
   } else if (const Operand& o = ItemOperand(op, *combine);
              o.value == nullptr || o.value->type != Type::Rows(rows, slots)) {
     return InvalidArgument("grouped_gemm: combine needs the weights of {} slots", slots);

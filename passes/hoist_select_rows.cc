@@ -1,8 +1,6 @@
 // hoist_select_rows: select_rows moves above ops that compute each row on its own, so that norms, products and caps of
 // a head are computed for the rows whose logits are wanted alone. Gain: with a prompt of T tokens, T - 1 rows of the
 // head less; the copy is no larger. After canonicalize, before everything that fuses.
-#include <algorithm>
-
 #include "passes/pass.h"
 #include "passes/rewrite.h"
 
@@ -36,14 +34,13 @@ const char* Blocker(const Function& f, const Op& select, const Op& op) {
 }
 
 // The rows of x, selected in front of `at`.
-absl::StatusOr<Value*> Select(Module& module, Function& f, const Op& select, Value* x, const Op* at) {
+absl::StatusOr<Value*> Select(Module& module, Function& f, Value* x, const Operand& step, const Op* at,
+                              std::string_view name) {
   for (const auto& op : f.ops) {
     if (op.get() == at) break;
-    if (op->code == OpCode::kSelectRows && op->operand(0) == x && op->operand(1) == select.operand(1))
-      return op->result();
+    if (op->code == OpCode::kSelectRows && op->operand(0) == x && op->operands[1] == step) return op->result();
   }
-  XJIT_ASSIGN_OR_RETURN(
-      Op * op, InsertBefore(f, module, at, OpCode::kSelectRows, {{x, nullptr}, select.operands[1]}, {}, "last"));
+  XJIT_ASSIGN_OR_RETURN(Op * op, InsertBefore(f, module, at, OpCode::kSelectRows, {{x, nullptr}, step}, {}, name));
   return op->result();
 }
 
@@ -61,15 +58,17 @@ absl::StatusOr<PassResult> HoistSelectRows(Module& module, PassContext& context)
         context.Missed(*f, *select, why);
         continue;
       }
+      const Operand step = select->operands[1];
+      const std::string name = select->result()->name;
+      f->ReplaceUses(select->result(), op->result());
+      f->Erase(select);
       for (size_t o = 0; o < op->operands.size(); ++o) {
         if (op->operand(o) == nullptr) continue;
-        XJIT_ASSIGN_OR_RETURN(op->operands[o].value, Select(module, *f, *select, op->operand(o), op));
+        XJIT_ASSIGN_OR_RETURN(op->operands[o].value, Select(module, *f, op->operand(o), step, op, name));
       }
       std::vector<Type> types;
       XJIT_RETURN_IF_ERROR(AtOp(*op, CheckOp(*op, &module, &types)));
       op->result()->type = types[0];
-      f->ReplaceUses(select->result(), op->result());
-      f->Erase(select);
       context.Fused(*f, *op, "for the rows that need logits only");
       ++moved;
       i = static_cast<size_t>(f->IndexOf(op));

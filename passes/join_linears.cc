@@ -41,7 +41,8 @@ absl::StatusOr<const char*> Join(Module& module, Function& f, const std::vector<
     weights.push_back(m.linear->weight(1));
     if (m.bias != nullptr) biases.push_back(m.bias->weight(1));
     const std::string& symbol = m.linear->weight(1)->name;
-    name += (name.empty() ? "" : "_") + symbol.substr(0, symbol.find('['));
+    if (!name.empty()) name += '_';
+    name += symbol.substr(0, symbol.find('['));
   }
   Weight* weight = JoinWeights(f, weights, '+');
   Weight* bias = biases.empty() ? nullptr : JoinWeights(f, biases, '+');

@@ -83,14 +83,20 @@ void PlanFunction(Function& f, const PassContext& context, std::map<const Value*
       // would need a barrier in between.
       if (f.ops[static_cast<size_t>(live.last)]->Bool("private")) ++live.last;
       const Value* in_place = value == op.result() ? InPlaceOperand(op) : nullptr;
+      // A thread's own bytes are not everyone's.
+      if (in_place != nullptr && in_place->def != nullptr && in_place->def->Bool("private") != op.Bool("private"))
+        in_place = nullptr;
       // Only the carried value is the function's own to overwrite: other arguments are read by the next layer too.
       if (in_place != nullptr && in_place->def == nullptr && in_place != f.args[0].get()) in_place = nullptr;
+      // A thread's own arena is another place.
+      if (in_place != nullptr && in_place->def != nullptr && in_place->def->Bool("private") != op.Bool("private"))
+        in_place = nullptr;
       const int64_t bytes = Bytes(context, value->type);
       if (const auto known = at.find(value); known != at.end()) {
         offsets.push_back(known->second);
       } else if (in_place != nullptr && at.contains(in_place) && LiveRangeOf(f, in_place).last == static_cast<int>(i)) {
         offsets.push_back(at[in_place]);
-        shared.Take(offsets.back(), bytes, live);
+        (op.Bool("private") ? own : shared).Take(offsets.back(), bytes, live);
       } else {
         offsets.push_back((op.Bool("private") ? own : shared).Place(bytes, live));
       }

@@ -63,11 +63,15 @@ absl::Status Run(const IrFlags& flags) {
   OpenOptions open;
   open.require_weights = false;
   XJIT_ASSIGN_OR_RETURN(std::shared_ptr<const Checkpoint> checkpoint, OpenCheckpoint(flags.model.model, open));
-  const bool planned = !flags.machine.empty() || !flags.quantize.empty() || flags.tp > 1 || flags.stage == "sharded" ||
-                       checkpoint->tensors().empty();
-  XJIT_ASSIGN_OR_RETURN(const std::string text,
-                        planned ? FromConfig(flags, *checkpoint) : FromEngine(flags, checkpoint));
-  fmt::print("{}", text);
+  // Nothing is packed or compiled for the stages in front of the plan, nor for what has no kernels yet.
+  const bool planned = !flags.machine.empty() || !flags.quantize.empty() || flags.tp > 1 || flags.stage == "graph" ||
+                       flags.stage == "fused" || flags.stage == "sharded" || checkpoint->tensors().empty();
+  auto text = planned ? FromConfig(flags, *checkpoint) : FromEngine(flags, checkpoint);
+  if (!planned && flags.stage == "planned" && text.status().code() == absl::StatusCode::kUnimplemented) {
+    text = FromConfig(flags, *checkpoint);
+  }
+  XJIT_RETURN_IF_ERROR(text.status());
+  fmt::print("{}", *text);
   return absl::OkStatus();
 }
 

@@ -110,7 +110,9 @@ std::string LanguageTables() {
                         Cell(item.doc));
   }
   text += "\n## Plan attributes\nAny op may carry them; passes of the planned stage write them.\n\n";
-  for (const AttrSpec& spec : PlanAttrs()) text += fmt::format("- {}\n", AttrLine(spec));
+  for (const AttrSpec& spec : PlanAttrs()) {
+    text += fmt::format("- `{}`: {}\n", spec.name, AttrKind(spec.fallback.has_value() ? *spec.fallback : *spec.kind));
+  }
   return text;
 }
 

@@ -36,7 +36,8 @@ struct Blocking {
   // Sizes that caches ask for: rows that share a block of weights, its columns, its depth.
   int64_t block_m = 0, block_n = 0, block_k = 0;
   std::string loop_order;  // of blocks, the outermost first: "n,k,m"; "n,k,zigzag m" walks rows to and fro
-  // Threads at work side by side on rows, columns and depth. Depth is cut by shape alone, so that the order of a sum
+  // Threads at work side by side on rows, columns and depth; where they do not divide evenly, some strips of columns
+  // have one more over their rows and are wider in proportion. Depth is cut by shape alone, so that the order of a sum
   // does not depend on the number of threads.
   int threads_m = 1, threads_n = 1, threads_k = 1;
   int64_t chunk = 0;         // most columns that a thread takes at a time

@@ -194,43 +194,83 @@ void BlockMany(const ModelFamily& family, const BlockingShape& shape, const Targ
   b->loop_order = b->block_m < m ? "n,m,k,zigzag m" : "n,k,zigzag m";
 }
 
-double ManyCycles(const ModelFamily& family, const BlockingShape& shape, int64_t m, int64_t n, const Blocking& b) {
+double ManyCycles(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target, int64_t m, int64_t n,
+                  const Blocking& b) {
   // The walk goes over each block of weights once for block_m rows.
   const double walks = static_cast<double>(CeilDiv(m, b.block_m));
-  const double unpack = walks * UnpackCycles(shape.w.type, shape.a) * static_cast<double>(n * shape.k);
-  // Each block of columns reads all of A again, from L3 where it is larger than L2.
-  const double read_a = static_cast<double>(CeilDiv(n, b.block_n) * m * shape.k * ElementBytes(shape.a)) / kL3Bytes;
-  return std::max(AmxCycles(family, shape, m, n, b.block_k) + unpack, read_a);
+  const double weights = static_cast<double>(n * shape.k);
+  const double unpack = walks * UnpackCycles(shape.w.type, shape.a) * weights;
+  // From L3: all of A for each block of columns, all of B for each walk. What comes from memory for the first time is
+  // counted there.
+  const double read_a = static_cast<double>(CeilDiv(n, b.block_n) * m * shape.k * ElementBytes(shape.a));
+  const double first = static_cast<double>(EncodedBytes(shape.w, shape.n, shape.k)) / target.threads;
+  const double read_b = std::max(0.0, walks * static_cast<double>(EncodedBytes(shape.w, n, shape.k)) - first);
+  return std::max(AmxCycles(family, shape, m, n, b.block_k) + unpack, (read_a + read_b) / kL3Bytes);
 }
 
-// Many rows: a grid of threads, each with a rectangle of C in f32, walked in cache blocks.
+// Many rows of one matrix: strips of columns, in each of which threads share the rows; C in f32. Where the threads do
+// not divide evenly, some strips have a thread more and are wider in proportion: all rectangles are of one area, and
+// none idles, also with 43 threads.
 Blocking AmxMany(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
-  const int64_t unit = std::max<int64_t>(ColumnUnit(shape.interleaved), kTileColumns);
+  const int64_t unit = ColumnUnit(shape.interleaved);
+  const int64_t units = CeilDiv(shape.n, unit), down = CeilDiv(shape.m, kTileRows);
+  Blocking best;
+  double best_cycles = 0;
+  for (int64_t strips = 1; strips <= std::min<int64_t>(target.threads, units); ++strips) {
+    int64_t fewer = target.threads / strips, more = CeilDiv(target.threads, strips);
+    if (units < target.threads) more = fewer = std::min(fewer, down);  // strips of one width
+    if (more > down) continue;
+    const int64_t threads = units < target.threads ? fewer * strips : target.threads;
+    // The rectangles of a strip with fewer threads, and of one with more.
+    const auto rows = [&](int64_t t) { return std::min(shape.m, CeilDiv(down, t) * kTileRows); };
+    const auto columns = [&](int64_t t) { return std::min(units, CeilDiv(units * t, threads)) * unit; };
+    Blocking b;
+    BlockMany(family, shape, target, rows(fewer), columns(more), &b);
+    // A thread takes one block of columns at a time, all of equal width.
+    const int64_t turns = CeilDiv(columns(more), std::max(b.block_n, unit));
+    b.chunk = CeilDiv(columns(more) / unit, turns) * unit;
+    b.block_n = std::min(b.block_n, b.chunk);
+    b.threads_m = static_cast<int>(fewer);
+    b.threads_n = static_cast<int>(strips);
+    b.tasks = threads * turns;
+    b.busy_threads = static_cast<int>(threads);
+    const double cycles = std::max(ManyCycles(family, shape, target, rows(fewer), columns(fewer), b),
+                                   ManyCycles(family, shape, target, rows(more), columns(more), b));
+    if (best.tasks == 0 || cycles < best_cycles) {
+      best = b;
+      best_cycles = cycles;
+    }
+  }
+  best.family = family.name;
+  best.tile_m = best.tile_n = 2;
+  best.unpack_once = UnpackCycles(shape.w.type, shape.a) > 0;
+  SetCost(shape, target, best_cycles, &best);
+  return best;
+}
+
+// Runs of many rows: threads take ranges of the experts' columns in turn, or of their rows where a run is long.
+Blocking AmxRuns(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
+  const int64_t unit = ColumnUnit(shape.interleaved);
   const int64_t units = CeilDiv(shape.n, unit), down = CeilDiv(shape.m, kTileRows);
   const int64_t threads = target.threads;
   Blocking best;
   double best_cycles = 0;
-  for (int64_t tm = 1; tm <= std::min(threads, down); ++tm) {
-    // With columns for every thread none idles; else the grid is as full as it gets.
-    const bool wide = units * shape.experts >= threads;
-    if (wide && threads % tm != 0) continue;
-    const int64_t across = std::max<int64_t>(1, threads / tm);
-    const int64_t tn = std::clamp<int64_t>(across / shape.experts, 1, units);
-    const int64_t m = std::min(shape.m, CeilDiv(down, tm) * kTileRows), n = CeilDiv(units, tn) * unit;
+  for (int64_t tm = 1; tm <= std::min(threads, down); tm *= 2) {
+    const int64_t across = std::clamp<int64_t>(threads / tm / shape.experts, 1, units);
+    const int64_t m = std::min(shape.m, CeilDiv(down, tm) * kTileRows), n = CeilDiv(units, across) * unit;
     Blocking b;
     BlockMany(family, shape, target, m, n, &b);
-    // A thread takes one block of columns at a time, all blocks of equal width.
-    const int64_t least = std::min(units, tn * CeilDiv(n, std::max(b.block_n, unit)));
+    const int64_t least = std::min(units, across * CeilDiv(n, std::max(b.block_n, unit)));
     const int64_t cuts = BestCuts(least, units, tm * shape.experts, threads);
     b.chunk = CeilDiv(units, cuts) * unit;
     b.block_n = std::min(b.block_n, b.chunk);
     b.threads_m = static_cast<int>(tm);
-    b.threads_n = static_cast<int>(std::min(across, tn * shape.experts));
+    b.threads_n = static_cast<int>(std::min(threads / tm, cuts * shape.experts));
     b.tasks = tm * cuts * shape.experts;
     const int64_t last = b.tasks % threads;
     b.busy_threads = static_cast<int>(last == 0 ? threads : last);
-    const double task = ManyCycles(family, shape, m, b.chunk, b);
-    const double cycles = task * static_cast<double>(CeilDiv(b.tasks, threads));
+    const double cycles =
+        ManyCycles(family, shape, target, m, b.chunk, b) * static_cast<double>(CeilDiv(b.tasks, threads));
     if (best.tasks == 0 || cycles < best_cycles) {
       best = b;
       best_cycles = cycles;
@@ -300,7 +340,8 @@ std::string ModelRefusal(const ModelFamily& family, const BlockingShape& shape, 
 
 Blocking ModelBlocking(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
   if (!family.tiles) return Vectors(family, shape, target);
-  return shape.m <= kTileRows ? AmxFew(family, shape, target) : AmxMany(family, shape, target);
+  if (shape.m <= kTileRows) return AmxFew(family, shape, target);
+  return shape.experts == 1 ? AmxMany(family, shape, target) : AmxRuns(family, shape, target);
 }
 
 double LargestShare(const Blocking& b, int threads) {

@@ -146,9 +146,12 @@ class RandomGraph {
     Value* x = b.Embed(ids, b.W("embed", Type::Tensor({{48, 0}, {hidden_, 0}}, DType::kQ8_0)));
     Value* rope = b.RopeTable(step, b.W("inv_freq", Vector(head_dim_ / 2)), 1.0);
     x = b.Repeat({{x}, {rope}, {step}}, {{"layer", 0, static_cast<int64_t>(random_.Below(3))}});
-    x = b.SelectRows(x, step);
+    const bool select_first = random_.Below(2) == 0;
+    if (select_first) x = b.SelectRows(x, step);
     x = b.RmsNorm(x, b.W("final_norm", Vector(hidden_)), 1e-5);
-    b.Return(b.Linear(x, b.W("embed", Type::Tensor({{48, 0}, {hidden_, 0}}, DType::kQ8_0)), "logits"));
+    x = b.Linear(x, b.W("embed", Type::Tensor({{48, 0}, {hidden_, 0}}, DType::kQ8_0)), "logits");
+    if (random_.Below(3) == 0) x = Unary(b, x);
+    b.Return(select_first ? x : b.SelectRows(x, step));
     EXPECT_TRUE(b.status().ok()) << b.status();
     return module;
   }
@@ -209,8 +212,9 @@ class RandomGraph {
                   {{"heads", heads}, {"nope_dim", kNope}, {"v_dim", kV}, {"scale", 0.2}});
   }
   // f(gate) * up, of any kind.
-  Value* Glu(Builder& b, Value* gate, Value* up) {
-    switch (random_.Below(4)) {
+  Value* Glu(Builder& b, Value* gate, Value* up) { return Glu(b, gate, up, random_.Below(4)); }
+  static Value* Glu(Builder& b, Value* gate, Value* up, size_t kind) {
+    switch (kind) {
       case 0:
         return b.Emit(OpCode::kClampedSwiglu, {{gate}, {up}}, {{"limit", 1.5}, {"alpha", 1.702}}, "f");
       case 1:
@@ -242,18 +246,30 @@ class RandomGraph {
     Value* experts = b.Emit(OpCode::kRoute, operands, std::move(attrs));
     if (experts == nullptr) return nullptr;
     Value* weights = experts->def->result(1);
+    bool biased = true;
     const auto product = [&](std::string_view name, Value* v, int64_t n, int64_t depth, DType encoding) {
       Value* y = b.Emit(OpCode::kExpertLinear, {{v}, {experts}, Experts(b, name, kExperts, shared, n, depth, encoding)},
                         {}, name);
-      if (random_.Below(3) != 0) return y;
+      if (!biased || random_.Below(3) != 0) return y;
       const Operand bias = b.W(Symbol("bias"), Type::Tensor({{kExperts + shared, 0}, {n, 0}, {1, 0}}, DType::kF32));
       return b.Emit(OpCode::kExpertBias, {{y}, {experts}, bias}, {}, name);
     };
-    const DType encoding = Encoding(k);
+    const DType encoding = Encoding(k), down_encoding = Encoding(kColumns);
+    const size_t kind = random_.Below(4);
+    // Now and then a shared expert as models write it, once or twice as wide.
+    const int64_t beside = shared == 0 ? random_.Pick<int64_t>({0, 1, 2}) : 0;
+    biased = beside == 0;
     Value* gate = product("gate", x, kColumns, k, encoding);
     Value* up = product("up", x, kColumns, k, encoding);
-    Value* down = product("down", Glu(b, gate, up), k, kColumns, Encoding(kColumns));
-    return b.Emit(OpCode::kCombine, {{down}, {weights}});
+    Value* down = product("down", Glu(b, gate, up, kind), k, kColumns, down_encoding);
+    Value* sum = b.Emit(OpCode::kCombine, {{down}, {weights}});
+    if (beside == 0) return sum;
+    const Type wide = Type::Tensor({{beside * kColumns, 0}, {k, 0}}, encoding);
+    Value* shared_gate = b.Linear(x, b.W(Symbol("shared_gate"), wide), "gate");
+    Value* shared_up = b.Linear(x, b.W(Symbol("shared_up"), wide), "up");
+    const Type back = Type::Tensor({{k, 0}, {beside * kColumns, 0}}, down_encoding);
+    Value* one = b.Linear(Glu(b, shared_gate, shared_up, kind), b.W(Symbol("shared_down"), back), "down");
+    return b.Add(sum, one, "sum");
   }
   Value* Unary(Builder& b, Value* x) {
     switch (random_.Below(4)) {
@@ -327,6 +343,7 @@ class RandomGraph {
           break;
         default:
           made = Linear(b, Any(), random_.Pick<int64_t>({32, 64, 96}), "y");
+          if (random_.Below(4) == 0) made = b.Emit(OpCode::kScale, {{made}}, {{"by", 0.75}});
           break;
       }
       if (made != nullptr) pool_.push_back(made);

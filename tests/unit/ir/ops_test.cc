@@ -43,11 +43,14 @@ TEST(OpTable, NamesInsideAnOpAreUnique) {
 }
 
 TEST(OpTable, EffectsSayWhoTouchesTheCache) {
+  const std::set<OpCode> writes = {OpCode::kKvStore, OpCode::kRopeStore, OpCode::kKvStoreLatent, OpCode::kLatentStore};
+  const std::set<OpCode> reads = {OpCode::kAttention, OpCode::kFlashAttention, OpCode::kMlaAttention,
+                                  OpCode::kMlaExtend};
   for (int i = 0; i < NumOps(); ++i) {
     const auto code = static_cast<OpCode>(i);
-    Effects want = Effects::kPure;
-    if (code == OpCode::kKvStore || code == OpCode::kRopeStore) want = Effects::kWritesKv;
-    if (code == OpCode::kAttention || code == OpCode::kFlashAttention) want = Effects::kReadsKv;
+    const Effects want = writes.contains(code)  ? Effects::kWritesKv
+                         : reads.contains(code) ? Effects::kReadsKv
+                                                : Effects::kPure;
     EXPECT_EQ(Info(code).effects, want) << Name(code);
   }
 }

@@ -185,9 +185,26 @@ class RandomOps {
     return random_.Below(2) == 0 ? Operand{random_.Pick(pool_), nullptr} : AnyWeight(OperandKind::kVector);
   }
 
-  std::unique_ptr<Op> Try(const OpInfo& info) {
+  // What an op is to have, decided before the tries: they would prefer what is easy.
+  struct Wish {
+    size_t optional = 0;
+    std::string_view item;
+  };
+  Wish AnyWish(const OpInfo& info) {
+    Wish wish{random_.Below(static_cast<size_t>(info.optional) + 1), ""};
+    std::vector<std::string_view> items;
+    for (const AttrSpec& spec : info.attrs) {
+      for (const ChainItemSpec& item : ChainItems()) {
+        if (item.chain == spec.name) items.push_back(item.name);
+      }
+    }
+    if (!items.empty() && random_.Below(4) != 0) wish.item = random_.Pick(items);
+    return wish;
+  }
+
+  std::unique_ptr<Op> Try(const OpInfo& info, const Wish& wish) {
     auto op = std::make_unique<Op>(info.code);
-    size_t count = info.operands.size() - random_.Below(static_cast<size_t>(info.optional) + 1);
+    size_t count = info.operands.size() - wish.optional;
     // Of ops that take any number: what a repeated function takes, some values otherwise.
     if (info.variadic) count = random_.Below(3);
     if (info.code == OpCode::kRepeat) {
@@ -206,9 +223,8 @@ class RandomOps {
       op->operands.push_back(AnyOperand(info.operands[std::min(i, info.operands.size() - 1)].kind));
     for (const AttrSpec& spec : info.attrs) {
       if (spec.fallback.has_value() && std::holds_alternative<Chain>(*spec.fallback)) {
-        if (random_.Below(2) == 0) continue;
         for (const ChainItemSpec& item : ChainItems()) {
-          if (item.chain != spec.name || random_.Below(4) != 0) continue;
+          if (item.chain != spec.name || (item.name != wish.item && random_.Below(12) != 0)) continue;
           std::vector<Operand> args;
           for (int i = 0; i < item.operands; ++i) args.push_back(Something());
           std::vector<double> numbers;
@@ -249,11 +265,12 @@ class RandomOps {
       const OpInfo& info = Info(static_cast<OpCode>(random_.Below(static_cast<size_t>(NumOps()))));
       if (info.code == OpCode::kReturn || (info.code == OpCode::kRepeat && module_->functions.empty())) continue;
       constexpr int kTries = 2000;
+      const Wish wish = AnyWish(info);
       std::unique_ptr<Op> op;
       const size_t weights = function_->weights.size();
       for (int t = 0; t < kTries && op == nullptr; ++t) {
         function_->weights.resize(weights);
-        op = Try(info);
+        op = Try(info, wish);
       }
       if (op == nullptr) continue;
       const Op* added = function_->Add(std::move(op), {info.results.begin(), info.results.end()});

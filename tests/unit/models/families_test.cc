@@ -247,6 +247,11 @@ TEST(DeepSeek, LatentAttention) {
   EXPECT_DOUBLE_EQ(TheOp(dense, kMlaAttention).Float("scale"), 1 / std::sqrt(24.0));
 }
 
+TEST(Spec, WhatATokenKeepsInTheCache) {
+  EXPECT_EQ(SpecOf("llama", 1).kv_values(), 2 * 2 * 16);
+  EXPECT_EQ(SpecOf("deepseek_v3", 1).kv_values(), 32 + 8);
+}
+
 TEST(DeepSeek, EpsilonsOfTheLatentNormsAreTheirOwn) {
   ModelSpec spec = SpecOf("deepseek_v3", 1);
   spec.rms_norm_eps = 1e-3;

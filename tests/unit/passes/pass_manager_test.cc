@@ -77,7 +77,7 @@ TEST(Pipeline, RunsTheStagesBetween) {
     if (info.stage == PassStage::kFused) fused.push_back(fmt::format("{} {}", info.name, changes ? 1 : 0));
   }
   EXPECT_EQ(run(PassStage::kGraph, PassStage::kFused), fused);
-  EXPECT_THAT(run(PassStage::kFused, PassStage::kPlanned),
+  EXPECT_THAT(run(PassStage::kSharded, PassStage::kPlanned),
               ElementsAre(StartsWith("plan_prologues"), StartsWith("plan_layout"), StartsWith("plan_blocking"),
                           StartsWith("plan_memory")));
   EXPECT_EQ(run(PassStage::kGraph, PassStage::kPlanned).size(), Passes().size());

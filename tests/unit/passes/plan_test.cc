@@ -266,7 +266,9 @@ TEST_P(PlanTest, NoLiveValueIsOverwritten) {
 TEST_P(PlanTest, MemoryOfRandomModules) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(seed);
-    const auto module = Plan(GetParam(), 2, PrintModule(*testing::RandomGraph(seed, 2).Build()));
+    // TODO: with experts: Replay knows one result an op, and route has two.
+    const auto graph = testing::RandomGraph(seed, 2, /*experts=*/false).Build();
+    const auto module = Plan(GetParam(), 2, PrintModule(*graph));
     Replay(*module, *module->Find("layer"), LayerArgs(*module, "layer"));
     Replay(*module, *module->Find("step"), {});
   }
