@@ -220,6 +220,22 @@ class FunctionSharder {
   // Experts that a step's `draws` choices among `all` are expected to touch.
   static double Touched(double all, double draws) { return all * (1 - std::pow(1 - 1 / all, draws)); }
 
+  // Experts that the rank with the most work is expected to touch of `experts`, the last `constant` by every token.
+  double BusiestRank(int64_t experts, int64_t constant, double draws) const {
+    const double all = static_cast<double>(experts - constant), p = Touched(all, draws) / all;
+    double most = 0;
+    for (int rank = 0; rank < tp(); ++rank) {
+      const Span share = ShareOf(experts, 1, tp(), rank);
+      const auto fixed = static_cast<double>(std::clamp(share.end - (experts - constant), int64_t{0}, share.size()));
+      const double own = static_cast<double>(share.size()) - fixed;
+      // The largest of tp sums of `own` draws with probability p, as of normal variables: mean + deviation
+      // sqrt(2 ln tp).
+      const double luck = std::sqrt(own * p * (1 - p)) * std::sqrt(2 * std::log(static_cast<double>(tp())));
+      most = std::max(most, fixed + std::min(own, own * p + luck));
+    }
+    return most;
+  }
+
   // Whole experts where shares of columns would be too small or too uneven. Every rank then waits for the one whose
   // experts were chosen most.
   absl::StatusOr<bool> WholeExperts(Op* down, int64_t size, int64_t unit) {
@@ -229,12 +245,12 @@ class FunctionSharder {
       if (unit == 0) context_.Missed(f_, *down, fmt::format("{} experts for {} ranks", experts, tp()));
       return false;
     }
-    const double draws = static_cast<double>(context_.rows * slots), all = static_cast<double>(experts);
-    const double touched = Touched(all, draws), p = touched / all;
-    const double own = static_cast<double>(ShareOf(experts, 1, tp(), 0).size());
-    // The largest of tp sums of `own` draws with probability p, as of normal variables: mean + deviation sqrt(2 ln tp).
-    const double busiest =
-        std::min(own, own * p + std::sqrt(own * p * (1 - p)) * std::sqrt(2 * std::log(static_cast<double>(tp()))));
+    // Folded shared experts, the last ones, are every token's.
+    const Op* route = DefOf(down->operand(1), OpCode::kRoute);
+    const int64_t constant = route == nullptr ? 0 : std::min(route->Int("constant"), experts - 1);
+    const double draws = static_cast<double>(context_.rows * (slots - constant));
+    const double touched = Touched(static_cast<double>(experts - constant), draws) + static_cast<double>(constant);
+    const double busiest = BusiestRank(experts, constant, draws);
     std::string text;
     if (unit == 0) {
       text = fmt::format("{} columns of an expert are too few for {} ranks", size, tp());

@@ -54,6 +54,7 @@ class Placer {
     if (op->code != OpCode::kGemm && op->code != OpCode::kGroupedGemm) return absl::OkStatus();
     const Op* before = f_.ops[at_ + 1].get();
     Value* value = op->result();
+    const std::string base = value->name;
     const Chain items = op->ChainAttr("epilogue");
     std::vector<Op*> made;
     for (const ChainItem& item : items) {
@@ -76,7 +77,7 @@ class Placer {
         if (item.name == "residual") std::swap(operands[0], operands[1]);
       }
       RemoveItem(op, "epilogue", item.name);
-      XJIT_ASSIGN_OR_RETURN(Op * next, InsertBefore(f_, module_, before, code, operands, attrs, value->name));
+      XJIT_ASSIGN_OR_RETURN(Op * next, InsertBefore(f_, module_, before, code, operands, attrs, base));
       made.push_back(next);
       value = next->result();
     }

@@ -332,7 +332,9 @@ TEST(Shard, StandsAnyModule) {
     const PassInfo* list[] = {*FindPass("shard"), *FindPass("fuse_all_reduce")};
     const absl::Status status = RunPasses(*module, list, context);
     ASSERT_FALSE(absl::IsInternal(status)) << status << "\n" << before << PrintModule(*module);
-    if (status.ok()) ASSERT_NE(module->Clone(), nullptr) << before << PrintModule(*module);
+    if (status.ok()) {
+      ASSERT_NE(module->Clone(), nullptr) << before << PrintModule(*module);
+    }
   }
 }
 
