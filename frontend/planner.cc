@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "codegen/kernels.h"
+#include "codegen/attention/attention_desc.h"
 #include "frontend/weights.h"
-#include "ir/ops.h"
 #include "ir/verifier.h"
 #include "passes/cost_rates.h"
-#include "passes/lower.h"
 
 namespace xjit {
 namespace {
@@ -33,25 +31,6 @@ absl::Status ChooseThreads(PassContext* context) {
   if (target.nodes() <= 1) return absl::OkStatus();
   context->target.threads = target.node_cores[static_cast<size_t>(context->rank % target.nodes())];
   return absl::OkStatus();
-}
-
-GemmDesc DescOf(const Op& gemm, const PassContext& context) {
-  const Weight& w = *gemm.weight(1);
-  const Type& x = gemm.operand(0)->type;
-  const Type& y = gemm.result()->type;
-  const int64_t rows = x.dims[0].symbol == 'L' ? context.logit_rows : context.rows;
-  GemmDesc desc;
-  desc.n = PackedColumns(w);
-  desc.k = w.type.cols();
-  desc.a = x.elem;
-  desc.w = w.type.elem;
-  desc.rows = rows <= kMaxFewRows ? static_cast<int>(rows) : 0;
-  desc.lda_bytes = RowStrideBytes(x.elem, ViewRoot(gemm.operand(0))->type.cols());
-  desc.ldc_bytes = RowStrideBytes(y.elem, y.cols());
-  desc.epilogue.bias = gemm.Item("epilogue", "bias") != nullptr;
-  desc.epilogue.silu_mul = gemm.Item("epilogue", "silu_mul") != nullptr;
-  desc.epilogue.residual = gemm.Item("epilogue", "residual") != nullptr;
-  return desc;
 }
 
 int64_t ModuleInt(const Module& module, std::string_view name) {
@@ -172,19 +151,21 @@ absl::StatusOr<DType> ParseKvDtype(std::string_view name, const Checkpoint& chec
   return InvalidArgument("--kv-dtype {}: unknown (known: bf16, f32, int8, fp8, q4_0)", name);
 }
 
-std::string ExplainKernels(const Module& planned, const PassContext& context) {
-  const KernelLibrary library(context.target);
+std::string ExplainKernels(const PassContext& context) {
+  // plan_blocking's notes: "plan_blocking: @layer %q: chose A (why), n tasks; B 12 us; C refused: why".
+  constexpr std::string_view kPass = "plan_blocking: ";
   std::string text;
-  std::vector<std::string> seen;
-  for (const auto& f : planned.functions) {
-    for (const auto& op : f->ops) {
-      if (op->code != OpCode::kGemm) continue;
-      const GemmDesc desc = DescOf(*op, context);
-      const std::string name = GemmName(desc, "*");
-      text += fmt::format("@{} %{}: {}\n", f->name, op->result()->name, name);
-      if (std::find(seen.begin(), seen.end(), name) != seen.end()) continue;
-      seen.push_back(name);
-      text += library.Explain(desc);
+  for (const std::string& note : context.notes) {
+    std::string_view rest = note;
+    if (!rest.starts_with(kPass)) continue;
+    rest.remove_prefix(kPass.size());
+    const size_t colon = std::min(rest.find(": "), rest.size());
+    text += fmt::format("{}\n", rest.substr(0, colon));
+    rest.remove_prefix(std::min(colon + 2, rest.size()));
+    while (!rest.empty()) {
+      const size_t end = std::min(rest.find("; "), rest.size());
+      text += fmt::format("  {}\n", rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 2, rest.size()));
     }
   }
   return text;

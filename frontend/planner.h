@@ -23,8 +23,9 @@ absl::StatusOr<std::unique_ptr<Module>> PlanFromConfig(const Checkpoint& checkpo
 // "bf16", "f32", "int8", "fp8", "q4_0" as `--kv-dtype` has them; empty: the manifest's, else bf16.
 absl::StatusOr<DType> ParseKvDtype(std::string_view name, const Checkpoint& checkpoint);
 
-// Every matrix product of a planned module with the kernels that could do it, their cost and the choice.
-std::string ExplainKernels(const Module& planned, const PassContext& context);
+// Every matrix product with the kernels that could do it, their cost and the choice, from the notes of a context with
+// which a module was planned.
+std::string ExplainKernels(const PassContext& context);
 
 struct PlanOptions {
   TargetInfo target;

@@ -56,7 +56,7 @@ absl::StatusOr<std::string> FromConfig(const IrFlags& flags, const Checkpoint& c
   if (flags.model.explain) {
     for (const auto& note : context.notes) fmt::print(stderr, "{}\n", note);
   }
-  return flags.stage == "kernels" ? ExplainKernels(*module, context) : PrintModule(*module);
+  return flags.stage == "kernels" ? ExplainKernels(context) : PrintModule(*module);
 }
 
 absl::Status Run(const IrFlags& flags) {

@@ -63,7 +63,7 @@ TEST(Planner, PrefillInChunks) {
   EXPECT_NEAR(one.prefill.flops, two.prefill.flops, 1e-6 * one.prefill.flops);
   EXPECT_NEAR(two.prefill.bytes - one.prefill.bytes, 2 * 28 * kLayerWeights, 1e8);
   options.prompt = 1025;
-  EXPECT_GT(Plan(*checkpoint, options).prefill.bytes, 1.9 * one.prefill.bytes);
+  EXPECT_NEAR(Plan(*checkpoint, options).prefill.bytes - one.prefill.bytes, 2 * 28 * kLayerWeights, 1.5e8);
 }
 
 TEST(Planner, QuantizedWeightsAreSmallerAndFaster) {
@@ -121,9 +121,11 @@ TEST(Planner, KernelsOfAnyMachine) {
   context.target = *ReadMachine("zen4-2c");
   const auto module = PlanFromConfig(*checkpoint, "", PassStage::kPlanned, &context);
   ASSERT_TRUE(module.ok()) << module.status();
-  const std::string text = ExplainKernels(**module, context);
-  EXPECT_NE(text.find("<- chosen"), std::string::npos) << text;
-  EXPECT_NE(text.find("m1n16384k3072"), std::string::npos) << text;
+  const std::string text = ExplainKernels(context);
+  EXPECT_TRUE(text.starts_with("@layer %")) << text;
+  EXPECT_NE(text.find("\n  chose avx512_bf16 "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  avx2 refused: "), std::string::npos) << text;
+  EXPECT_NE(text.find("@step %logits\n"), std::string::npos) << text;
   context.rank = 1;
   EXPECT_FALSE(PlanFromConfig(*checkpoint, "", PassStage::kPlanned, &context).ok());
 }
