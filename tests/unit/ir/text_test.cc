@@ -269,7 +269,7 @@ TEST(Text, BrokenOps) {
       {"%y = gemm %x, @w<4 x 8 x f32> {epilogue = [residual(%x)]}",
        "t.xir:3:6: gemm: residual must be tensor<T x 4 x f32>"},
       {"%y = prepare %x {out = \"f16\"}", "t.xir:3:6: prepare: out is f32, bf16, q8act or i8act, not 'f16'"},
-      {"%y = prepare %x {out = \"q8act\"}", "t.xir:3:6: prepare: q8act needs a multiple of 32 columns, x has 8"},
+      {"%y = prepare %x {out = \"q8act\"}", "t.xir:3:6: prepare: q8act needs a multiple of 32 columns, there are 8"},
       {"%y = repeat %x {schedule = \"@g:0\"}", "t.xir:3:6: repeat: there is no function '@g' above"},
       {"%y = repeat %x {schedule = \"\"}", "t.xir:3:6: repeat: the schedule is empty"},
       {"%y = repeat %x {schedule = \"g\"}", "t.xir:3:6: schedule item 'g' is not '@function:first-last'"},
