@@ -1,6 +1,7 @@
 #include "frontend/planner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "codegen/kernels.h"
 #include "frontend/weights.h"
@@ -119,7 +120,9 @@ class RankPlanner {
 
   absl::Status Prefill() {
     const int64_t rows = std::min(options_.chunk, options_.prompt);
-    XJIT_ASSIGN_OR_RETURN(const auto module, PlanStep(rows, 1, options_.depth + rows));
+    // Of one sequence, sharded as for the whole batch.
+    XJIT_ASSIGN_OR_RETURN(const auto module, PlanStep(rows, options_.batch, options_.depth + rows));
+    context_.sequences = 1;
     for (int64_t done = 0; done < options_.prompt; done += rows) {
       context_.rows = std::min(rows, options_.prompt - done);
       context_.kv_length = options_.depth + done + context_.rows;
@@ -150,7 +153,13 @@ absl::StatusOr<std::unique_ptr<Module>> PlanFromConfig(const Checkpoint& checkpo
   XJIT_ASSIGN_OR_RETURN(const ModelWeights weights, WeightsOf(checkpoint, *family, quantize));
   XJIT_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, family->build(spec, weights));
   XJIT_RETURN_IF_ERROR(Prefix(VerifyModule(*module), spec.arch));
-  XJIT_RETURN_IF_ERROR(RunPipeline(*module, PassStage::kGraph, stage, *context));
+  XJIT_RETURN_IF_ERROR(RunPipeline(*module, PassStage::kGraph, std::min(stage, PassStage::kFused), *context));
+  // Weights lie on their ranks once, whatever the program: they are shared out for a decode step, one token a sequence,
+  // since those outnumber all others.
+  const int64_t rows = std::exchange(context->rows, context->sequences);
+  XJIT_RETURN_IF_ERROR(RunPipeline(*module, PassStage::kFused, std::min(stage, PassStage::kSharded), *context));
+  context->rows = rows;
+  XJIT_RETURN_IF_ERROR(RunPipeline(*module, PassStage::kSharded, stage, *context));
   return module;
 }
 
