@@ -49,8 +49,8 @@ TEST(Split, ColumnsAreDealtInWhatTheirEncodingAllows) {
   EXPECT_EQ(ColumnUnit(96, 1, 1, 6), 16);  // panels of 16 where 32s are too few
   EXPECT_EQ(ColumnUnit(80, 1, 1, 6), 0);
   EXPECT_EQ(ColumnUnit(18432, 1, 128, 6), 128);
-  EXPECT_EQ(ColumnUnit(2048, 1, 128, 6), 128);  // 384 columns at most, 352 in 32s
-  EXPECT_EQ(ColumnUnit(2048, 1, 128, 7), 32);   // 384 columns at most, 320 in 32s
+  EXPECT_EQ(ColumnUnit(2048, 1, 128, 6), 32);  // 352 columns at most, 384 in 128s
+  EXPECT_EQ(ColumnUnit(2048, 1, 128, 8), 128);  // 256 either way
   EXPECT_EQ(ColumnUnit(2048, ColumnBlock(DType::kQ4_K), 1, 6), 256);
   EXPECT_EQ(ColumnUnit(1024, ColumnBlock(DType::kQ4_K), 1, 6), 0);
   EXPECT_EQ(ColumnUnit(18944, ColumnBlock(Encoding::Int4(128, true)), 1, 6), 128);
