@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Predictions for two Xeon 6980P beside published measurements, as the Markdown table of docs/planner.md.
 
-    bench/plan_table.py [--xjit build/tools/xjit]            prints the table
-    bench/plan_table.py [--xjit build/tools/xjit] --check F  exit 1 if F does not hold the table
+    bench/plan_table.py [--xjit build/tools/xjit]             prints the table
+    bench/plan_table.py --check docs/planner.md               exit 1 if the file holds another table
+    bench/plan_table.py --write docs/planner.md               puts the table there
 
 Published: LMSYS blog 2025-07-14, "Cost Effective Deployment of DeepSeek R1 with Intel Xeon 6 CPU on SGLang", one request,
 1024 tokens in, 1024 out, milliseconds.
@@ -24,12 +25,13 @@ ROWS = [
      ("2637.84", "76.53")),
     ("Llama-3.2-3B", "llama-3.2-3b", "bf16", "BF16", 1, ("1659.94", "55.35"), ("268.2", "16.98")),
 ]
+BEGIN, END = "<!-- plan_table.py: begin -->", "<!-- plan_table.py: end -->"
 HEAD = ["model", "weights", "sockets", "ranks", "llama.cpp", "SGLang", "memory alone", "arithmetic alone", "predicted"]
 
 
 def command(folder, quantize, sockets):
     return ["plan", os.path.join("bench", "models", folder), "--machine", "xeon6980p-2s", "--sockets", str(sockets),
-            "--quantize", quantize, "--prompt", "1024", "--gen", "1024", "--batch", "1"]
+            "--quantize", quantize]  # 1024 in, 1024 out, batch 1 are the defaults
 
 
 def plan(xjit, arguments):
@@ -59,15 +61,24 @@ def table(xjit):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xjit", default=os.path.join(ROOT, "build", "tools", "xjit"))
-    parser.add_argument("--check", metavar="FILE", help="a file that must hold the table")
+    parser.add_argument("--check", metavar="FILE")
+    parser.add_argument("--write", metavar="FILE")
     args = parser.parse_args()
     text = table(os.path.abspath(args.xjit))
-    if args.check is None:
+    path = args.check or args.write
+    if path is None:
         print(text, end="")
         return
-    with open(args.check, encoding="utf-8") as file:
-        if text not in file.read():
-            sys.exit(f"{args.check} does not hold the current table (bench/plan_table.py prints it)")
+    with open(path, encoding="utf-8") as file:
+        old = file.read()
+    if BEGIN not in old or END not in old:
+        sys.exit(f"{path}: no place for the table ({BEGIN} and {END})")
+    new = old[:old.index(BEGIN) + len(BEGIN)] + "\n" + text + old[old.index(END):]
+    if args.write:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(new)
+    elif new != old:
+        sys.exit(f"{path}: not the current table (bench/plan_table.py --write {path} refreshes it):\n{text}")
 
 
 if __name__ == "__main__":
