@@ -15,13 +15,13 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Model, folder, --quantize, name of the type, sockets, llama.cpp (first token, token), SGLang (first token, token).
+# Model, configuration, --quantize, name of the type, sockets, llama.cpp (first token, token), SGLang (first token, token).
 ROWS = [
-    ("DeepSeek-R1-671B", "deepseek-r1", "int8", "INT8", 2, ("24546.76", "172.01"), ("1885.25", "67.99")),
-    ("DeepSeek-R1-671B", "deepseek-r1", "fp8", "FP8", 2, None, ("2235.00", "77.72")),
+    ("DeepSeek-R1-671B", "deepseek-r1-671b", "int8", "INT8", 2, ("24546.76", "172.01"), ("1885.25", "67.99")),
+    ("DeepSeek-R1-671B", "deepseek-r1-671b", "fp8", "FP8", 2, None, ("2235.00", "77.72")),
     ("Qwen3-235B-A22B", "qwen3-235b-a22b", "int8", "INT8", 2, ("16806.34", "214.9"), ("1164.29", "51.84")),
     ("Qwen3-235B-A22B", "qwen3-235b-a22b", "fp8", "FP8", 2, None, ("1340.62", "55.88")),
-    ("R1-Distill-Llama-70B", "deepseek-r1-distill-llama-70b", "int8", "INT8", 2, ("20306.85", "194.97"),
+    ("R1-Distill-Llama-70B", "r1-distill-llama-70b", "int8", "INT8", 2, ("20306.85", "194.97"),
      ("2637.84", "76.53")),
     ("Llama-3.2-3B", "llama-3.2-3b", "bf16", "BF16", 1, ("1659.94", "55.35"), ("268.2", "16.98")),
 ]
@@ -29,8 +29,8 @@ BEGIN, END = "<!-- plan_table.py: begin -->", "<!-- plan_table.py: end -->"
 HEAD = ["model", "weights", "sockets", "ranks", "llama.cpp", "SGLang", "memory alone", "arithmetic alone", "predicted"]
 
 
-def command(folder, quantize, sockets):
-    return ["plan", os.path.join("bench", "models", folder), "--machine", "xeon6980p-2s", "--sockets", str(sockets),
+def command(config, quantize, sockets):
+    return ["plan", os.path.join("models", "configs", f"{config}.json"), "--machine", "xeon6980p-2s", "--sockets", str(sockets),
             "--quantize", quantize]  # 1024 in, 1024 out, batch 1 are the defaults
 
 
@@ -48,8 +48,8 @@ def pair(values):
 def table(xjit):
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     commands = []
-    for model, folder, quantize, weights, sockets, llama, sglang in ROWS:
-        arguments = command(folder, quantize, sockets)
+    for model, config, quantize, weights, sockets, llama, sglang in ROWS:
+        arguments = command(config, quantize, sockets)
         commands.append("    xjit " + " ".join(arguments))
         p = plan(xjit, arguments)
         limits = [f"{p['prefill'][key]:.0f} / {p['decode'][key]:.1f}" for key in ("bandwidth_limit_ms", "flops_limit_ms")]

@@ -248,7 +248,7 @@ class FunctionSharder {
     // Folded shared experts, the last ones, are every token's.
     const Op* route = DefOf(down->operand(1), OpCode::kRoute);
     const int64_t constant = route == nullptr ? 0 : std::min(route->Int("constant"), experts - 1);
-    const double draws = static_cast<double>(context_.rows * (slots - constant));
+    const double draws = static_cast<double>(context_.sequences * (slots - constant));
     const double touched = Touched(static_cast<double>(experts - constant), draws) + static_cast<double>(constant);
     const double busiest = BusiestRank(experts, constant, draws);
     std::string text;
@@ -259,8 +259,11 @@ class FunctionSharder {
       const double inner = touched * static_cast<double>(sizes[0]) / static_cast<double>(size);
       text = fmt::format("the busiest rank reads {:.1f} experts whole, {:.1f} in shares of {} columns", busiest, inner,
                          sizes[0]);
+      // Narrower shares do not fill two panels. What whole experts gain must outweigh that ranks then have different
+      // numbers of rows too, which the count of experts does not show.
       constexpr int64_t kLeastColumns = 32;
-      if (sizes.back() >= kLeastColumns && inner <= busiest) {
+      constexpr double kGain = 1.25;
+      if (sizes.back() >= kLeastColumns && inner <= kGain * busiest) {
         context_.Missed(f_, *down, fmt::format("whole experts: {}", text));
         return false;
       }

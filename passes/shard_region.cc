@@ -113,8 +113,8 @@ Anchor FindAnchor(const Value* x) {
 }
 
 std::string Region::Demand(Op* user, Value* value, const Columns& columns) {
-  if (value->def == nullptr || claimed_.contains(value->def)) {
-    if (value->def != nullptr) return fmt::format("%{} is already shared out in another way", value->name);
+  if (value->def != nullptr && claimed_.contains(value->def)) {
+    return fmt::format("%{} is already shared out in another way", value->name);
   }
   demands_[value].emplace_back(user, columns);
   return "";
@@ -221,8 +221,8 @@ std::string Region::Visit(Op* op, Demands* demands) {
       return "";
     }
     case OpCode::kRmsNorm: {
-      const int64_t gain = Cols(op->result()) == 0 ? 0 : op->weight(1)->type.cols();
-      if (gain < 1 || gain == Cols(op->result()) || want.slots != 1) return "a norm needs all columns";
+      const int64_t gain = op->weight(1)->type.cols();
+      if (gain == Cols(op->result()) || want.slots != 1) return "a norm needs all columns";
       for (const Span& s : want.spans) {
         if (s.begin % gain != 0 || s.end % gain != 0) return "a norm needs all columns of a head";
       }
@@ -230,7 +230,7 @@ std::string Region::Visit(Op* op, Demands* demands) {
       return "";
     }
     case OpCode::kExpertBias:
-      if (want.slots != op->operand(1)->type.cols() && want.slots * op->weight(2)->type.rows() != Cols(op->result())) {
+      if (want.slots != op->operand(1)->type.cols()) {
         return "its slots are not the product's";
       }
       demands->emplace_back(op->operand(0), want);
@@ -254,7 +254,6 @@ std::string Region::VisitProduct(const Op& op, const Columns& want) {
   if (w.interleaved() && want.spans.size() != 1) return "several runs of rows of an interleaved weight";
   const int64_t slots = w.type.is_experts() ? op.operand(1)->type.cols() : 1;
   if (want.slots != slots) return "its slots are not the reader's";
-  // The slots' own x would have to be held in part for each.
   return "";
 }
 

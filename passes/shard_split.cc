@@ -56,7 +56,8 @@ int64_t ColumnUnit(int64_t size, int64_t block, int64_t scales, int ranks) {
   const auto largest = [&](int64_t of) { return ShareOf(size, of, ranks, 0).size(); };
   if (scales > 1) {
     const int64_t whole = unit(std::lcm(scales, kPreferred));
-    if (Units(size, whole) >= ranks && largest(whole) <= largest(unit(kPreferred)) + kPreferred) return whole;
+    // A block cut in two costs a kernel one shorter block and no byte; columns more cost the busiest rank their bytes.
+    if (Units(size, whole) >= ranks && largest(whole) * 50 <= largest(unit(kPreferred)) * 51) return whole;
   }
   for (const int64_t of : {kPreferred, kLeast}) {
     if (Units(size, unit(of)) >= ranks) return unit(of);

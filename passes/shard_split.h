@@ -27,7 +27,7 @@ int64_t ColumnBlock(const Encoding& encoding);
 
 // The unit in which `size` columns of the hidden dimension of an MLP are dealt, 0 where there are fewer units than
 // ranks. `block`: what a share must be a multiple of; `scales`: what it should be a multiple of, as far as the largest
-// share then is no more than one unit of 32 above what it could be.
+// share then is at most 2% above what it could be.
 int64_t ColumnUnit(int64_t size, int64_t block, int64_t scales, int ranks);
 
 // Elements of the rows of w, which are its parts' one after the other (of an interleaved weight: of each part), in

@@ -10,7 +10,8 @@ namespace {
 std::unique_ptr<Checkpoint> Open(std::string_view model) {
   OpenOptions options;
   options.require_weights = false;
-  auto checkpoint = OpenCheckpoint(std::string(XJIT_SOURCE_DIR) + "/bench/models/" + std::string(model), options);
+  auto checkpoint =
+      OpenCheckpoint(std::string(XJIT_SOURCE_DIR) + "/models/configs/" + std::string(model) + ".json", options);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   return checkpoint.ok() ? *std::move(checkpoint) : nullptr;
 }
@@ -96,7 +97,7 @@ TEST(Planner, BatchesShareWeights) {
 }
 
 TEST(Planner, WhatDoesNotFitSaysSo) {
-  const auto checkpoint = Open("deepseek-r1-distill-llama-70b");
+  const auto checkpoint = Open("r1-distill-llama-70b");
   ASSERT_NE(checkpoint, nullptr);
   const ModelPlan plan = Plan(*checkpoint, Options("emr-12c"));
   EXPECT_FALSE(plan.fits());
