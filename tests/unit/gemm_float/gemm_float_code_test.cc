@@ -111,7 +111,7 @@ TEST(GemmFloatPlan, RefusesWithTheReason) {
     EXPECT_EQ(reason(*row, bad), "activations are q8act, this kernel takes f32");
     bad = good;
     bad.w = DType::kI32;
-    EXPECT_EQ(reason(*row, bad), "i32 is no weight encoding");
+    EXPECT_EQ(reason(*row, bad), "i32 weights have no packed layout");
     bad = good;
     bad.n = 48;
     EXPECT_EQ(reason(*row, bad), "n = 48 is no multiple of 32");
