@@ -87,9 +87,9 @@ TEST(Families, TensorTablesCoverTheGraph) {
 
 TEST(Families, EveryNameIsUsedOrBelongsToAVariant) {
   // What only some models of a family have.
-  const std::set<std::string_view> variants = {"lm_head", "q_bias",    "k_bias", "v_bias",    "o_bias", "gate_bias",
-                                               "up_bias", "down_bias", "q",      "q_a",       "q_b",    "q_a_norm",
-                                               "gate",    "up",        "down",   "correction"};
+  const std::set<std::string_view> variants = {
+      "lm_head", "q_bias", "k_bias",   "v_bias", "o_bias", "gate_bias", "up_bias",    "down_bias", "q",
+      "q_a",     "q_b",    "q_a_norm", "gate",   "up",     "down",      "correction", "kv_b_keys", "kv_b_values"};
   for (const ModelFamily* family : kAll) {
     const ModelSpec spec = SpecOf(family->arch, 3);
     std::set<std::string> used;
