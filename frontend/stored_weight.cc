@@ -237,10 +237,11 @@ absl::StatusOr<StoredWeight> AwqOrGptq(const Checkpoint& checkpoint, const std::
   const int64_t groups = scales->shape[0], n = scales->shape[1];
   StoredWeight out;
   StoredMatrix m;
-  if (n > 0 && n % 8 == 0 && words->shape[1] == n / 8) {
+  using Method = QuantConfig::Method;
+  if (n > 0 && n % 8 == 0 && words->shape[1] == n / 8 && options.method != Method::kGptq) {
     m.layout = StoredMatrix::Layout::kAwq;
     m.k = words->shape[0];
-  } else if (n > 0 && n % 8 == 0 && words->shape[1] == n) {
+  } else if (n > 0 && n % 8 == 0 && words->shape[1] == n && options.method != Method::kAwq) {
     m.layout = StoredMatrix::Layout::kGptq;
     m.k = words->shape[0] * 8;
     m.zero_offset = options.gptq_zero_offset;
@@ -326,7 +327,38 @@ absl::StatusOr<StoredWeight> Fp4(const Checkpoint& checkpoint, const std::string
   return out;
 }
 
-absl::StatusOr<StoredWeight> FindOne(const Checkpoint& checkpoint, const std::string& name,
+// That a quantised weight is what the configuration says of it: a file whose tensors were exchanged or left out would
+// else give wrong numbers without a word. Plain tensors may stay where a configuration would have them converted.
+absl::Status CheckDeclared(const StoredWeight& found, const StoredOptions& options) {
+  if (!options.declared || IsFloat(found.encoding.type) || found.rank < 2) return absl::OkStatus();
+  const Encoding& want = *options.declared;
+  const auto contradicts = [&](std::string_view what) {
+    return InvalidArgument("{} {} where quantization_config says {}", Printable(found.tensors[0]->name), what,
+                           ToString(want));
+  };
+  const auto has = [&found](std::string_view suffix) {
+    return std::any_of(found.tensors.begin(), found.tensors.end(),
+                       [suffix](const TensorView* view) { return std::string_view(view->name).ends_with(suffix); });
+  };
+  const Scales &is = found.encoding.scales, &should = want.scales;
+  if (found.encoding.type != want.type || is.kind != should.kind ||
+      (is.kind == Scales::Kind::kBlock && is.rows != should.rows)) {
+    return contradicts(fmt::format("is {}", ToString(found.encoding)));
+  }
+  if (is.kind == Scales::Kind::kBlock && is.cols != should.cols) {
+    return contradicts(fmt::format("is {}", ToString(found.encoding)));
+  }
+  if (is.kind != Scales::Kind::kGroup) return absl::OkStatus();
+  if (is.cols != std::min<int64_t>(should.cols, found.columns))
+    return contradicts(fmt::format("is in groups of {}", is.cols));
+  if (should.zeros && !has(".qzeros") && !has("_zero_point")) return contradicts("has no zero points");
+  if (!should.zeros && is.zeros) return contradicts("has zero points");
+  if (should.act_order && !has("g_idx")) return contradicts("has no g_idx");
+  if (!should.act_order && is.act_order) return contradicts("has a g_idx out of order");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StoredWeight> FindAny(const Checkpoint& checkpoint, const std::string& name,
                                      const StoredOptions& options) {
   if (const TensorView* view = checkpoint.Find(name); view != nullptr) return Plain(checkpoint, *view, options);
   constexpr std::string_view kWeight = ".weight";
@@ -337,6 +369,13 @@ absl::StatusOr<StoredWeight> FindOne(const Checkpoint& checkpoint, const std::st
   if (checkpoint.Find(name + "_packed") != nullptr) return Packed(checkpoint, name);
   if (checkpoint.Find(name + "_blocks") != nullptr) return Fp4(checkpoint, name);
   return Missing(name);
+}
+
+absl::StatusOr<StoredWeight> FindOne(const Checkpoint& checkpoint, const std::string& name,
+                                     const StoredOptions& options) {
+  XJIT_ASSIGN_OR_RETURN(StoredWeight found, FindAny(checkpoint, name, options));
+  XJIT_RETURN_IF_ERROR(CheckDeclared(found, options));
+  return found;
 }
 
 }  // namespace

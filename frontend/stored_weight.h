@@ -27,9 +27,11 @@ struct StoredWeight {
 };
 
 struct StoredOptions {
-  // What the checkpoint's configuration says of the weight, for the size of blocks, which shapes do not tell; nullopt:
-  // nothing.
+  // What the checkpoint's configuration says of the weight: the size of blocks, which shapes do not tell, and what
+  // quantised tensors are held against; nullopt: nothing.
   std::optional<Encoding> declared;
+  // AWQ's and GPTQ's words are told apart by it; kNone: by their shape.
+  QuantConfig::Method method = QuantConfig::Method::kNone;
   bool transposed = false;  // a plain tensor of rank 3 is [experts, columns, rows]
   // A tensor of rank 2 is a vector an expert: [experts, rows, 1].
   bool expert_vectors = false;

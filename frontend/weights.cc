@@ -140,6 +140,7 @@ absl::StatusOr<WeightNames::Source> WeightNames::SourceOf(std::string_view symbo
   options.experts = checkpoint_.spec().moe.experts;
   if (const QuantConfig& quant = checkpoint_.quant(); quant.method != QuantConfig::Method::kNone) {
     options.declared = quant.Of(ModuleOf(name, layer));
+    options.method = quant.method;
     if (quant.method == QuantConfig::Method::kGptq) options.gptq_zero_offset = quant.zero_offset;
   }
   Source source;

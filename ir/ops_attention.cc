@@ -41,7 +41,7 @@ absl::Status CheckTable(const Op& op, size_t table, int64_t head_dim, int64_t of
                            ToString(op.operand(table)->type), ToString(op.operand(0)->type));
   }
   const int64_t cols = op.operand(table)->type.cols();
-  if (offset >= 0 && cols % 2 == 0 && offset + cols <= head_dim) return absl::OkStatus();
+  if (offset >= 0 && cols % 2 == 0 && cols <= head_dim && offset <= head_dim - cols) return absl::OkStatus();
   return InvalidArgument("{}: the table has {} columns, a head {}{}", Name(op.code), cols, head_dim,
                          offset == 0 ? "" : fmt::format(" and is turned from {} on", offset));
 }

@@ -67,9 +67,7 @@ absl::Status EvalAllReduce(const Op& op, EvalContext& eval) {
 }
 
 absl::StatusOr<std::vector<int64_t>> SizesOf(const Op& op) {
-  const auto it = op.attrs.find("sizes");
-  if (it == op.attrs.end()) return InvalidArgument("all_gather: attribute 'sizes' is missing");
-  const auto& sizes = std::get<std::vector<int64_t>>(it->second);
+  const auto& sizes = std::get<std::vector<int64_t>>(op.attrs.at("sizes"));
   int64_t sum = 0;
   for (const int64_t size : sizes) {
     if (size < 1 || size > (int64_t{1} << 40) - sum) return InvalidArgument("all_gather: a size is out of range");
@@ -158,7 +156,7 @@ OpInfo DefineAllReduce() {
 }
 OpInfo DefineAllGather() {
   return {.operands = {{"x", OperandKind::kFloat}},
-          .attrs = {ListAttr("sizes")},
+          .attrs = {{"sizes", std::nullopt, Attr(std::vector<int64_t>{})}},
           .results = {"y"},
           .infer = InferAllGather,
           .reference = EvalAllGather,

@@ -181,7 +181,7 @@ absl::Status InferLatentStore(const Op& op, const Module*, std::vector<Type>* ty
       op.operand(3)->type.dims[0] != rows) {
     return InvalidArgument("latent_store: q, c, k_pe and rope differ in rows");
   }
-  if (offset <= 0 || op.operand(0)->type.cols() / heads != offset + p || op.operand(3)->type.cols() != p) {
+  if (offset <= 0 || op.operand(0)->type.cols() / heads - p != offset || op.operand(3)->type.cols() != p) {
     return InvalidArgument("latent_store: k_pe has {} columns, the table {}, and q's heads {} behind {}", p,
                            op.operand(3)->type.cols(), op.operand(0)->type.cols() / heads - offset, offset);
   }

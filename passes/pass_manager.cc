@@ -59,8 +59,9 @@ absl::Status RunPasses(Module& module, std::span<const PassInfo* const> passes, 
                        const PassRunOptions& options) {
   for (const PassInfo* info : passes) {
     context.pass = info->name;
-    if (info->stage == PassStage::kPlanned && module.attrs.contains("arena_bytes")) {
-      return InvalidArgument("{}: the module has been planned already (plan what --stage sharded prints)", info->name);
+    if (module.attrs.contains("arena_bytes")) {
+      return InvalidArgument("{}: the module has been planned already (run passes on what --stage sharded prints)",
+                             info->name);
     }
     auto result = info->run(module, context);
     if (!result.ok()) return Prefix(result.status(), info->name);
