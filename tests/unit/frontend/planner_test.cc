@@ -183,7 +183,8 @@ TEST(Planner, RanksShareHeadsOfABatch) {
     EXPECT_NEAR(static_cast<double>(node.weight_bytes), 28 * kLayerWeights + kEmbedding, 1e6);
   }
   EXPECT_EQ(Calls(one.decode, "all_reduce"), 0);
-  EXPECT_EQ(Calls(two.decode, "all_reduce"), 56);
+  // Two a layer, and one of the embedding, whose vocabulary is dealt.
+  EXPECT_EQ(Calls(two.decode, "all_reduce"), 2 * 28 + 1);
   EXPECT_LT(two.tpot_us(), 0.6 * one.tpot_us());
 }
 
@@ -241,7 +242,6 @@ TEST(Planner, DataParallelAttention) {
   options.tp = 6;
   options.quantize = "int8";
   options.prompt = 16384;
-  options.chunk = 4096;
   const ModelPlan one = Plan(*checkpoint, options);
   options.batch = 64;
   const ModelPlan many = Plan(*checkpoint, options);
@@ -251,10 +251,10 @@ TEST(Planner, DataParallelAttention) {
     EXPECT_EQ(one.nodes[i].kv_bytes, kCache);
     EXPECT_EQ(many.nodes[i].kv_bytes, 11 * kCache);
   }
-  // Prefill runs on the weights that decoding has: by sequences too.
+  // Prefill runs on the weights that decoding has: by sequences too, though its first tokens alone would not pay.
   EXPECT_EQ(Calls(one.decode, "gather_rows"), 0);
   EXPECT_EQ(Calls(many.decode, "gather_rows"), 61);
-  EXPECT_EQ(Calls(many.prefill, "gather_rows"), 61 * 4);
+  EXPECT_EQ(Calls(many.prefill, "gather_rows"), 61 * 32);
 }
 
 TEST(Planner, ProgramsOfAModelHaveTheSameWeights) {
