@@ -190,6 +190,7 @@ absl::StatusOr<TargetInfo> FirstSockets(const TargetInfo& target, int sockets) {
   part.sockets = sockets;
   part.node_cores.resize(static_cast<size_t>(target.nodes() / target.sockets * sockets));
   part.cores = std::accumulate(part.node_cores.begin(), part.node_cores.end(), 0);
+  part.threads = std::min(part.threads, *std::max_element(part.node_cores.begin(), part.node_cores.end()));
   return part;
 }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "codegen/attention/attention_desc.h"
 #include "frontend/weights.h"
 #include "ir/verifier.h"
 #include "passes/cost_rates.h"
+#include "runtime/kv_cache.h"
 
 namespace xjit {
 namespace {
@@ -22,15 +22,30 @@ absl::StatusOr<ModelWeights> WeightsOf(const Checkpoint& checkpoint, const Model
   return ConfigWeights(checkpoint.spec(), family, checkpoint.quant());
 }
 
-// A rank's program is compiled for the threads of its node.
+// A rank's program is compiled for its part of the node's cores.
 absl::Status ChooseThreads(PassContext* context) {
   if (context->tp < 1 || context->rank < 0 || context->rank >= context->tp) {
     return InvalidArgument("--rank {}: ranks are 0 to {}", context->rank, context->tp - 1);
   }
-  const TargetInfo& target = context->target;
-  if (target.nodes() <= 1) return absl::OkStatus();
-  context->target.threads = target.node_cores[static_cast<size_t>(context->rank % target.nodes())];
+  TargetInfo& target = context->target;
+  if (target.nodes() <= 1 && context->tp == 1) return absl::OkStatus();
+  const RankNode own = NodeOf(target, context->tp, context->rank);
+  target.threads = std::clamp(own.cores / own.ranks, 1, std::max(1, target.threads));
   return absl::OkStatus();
+}
+
+// Weights lie on their ranks once: they are shared out for decode steps, since those outnumber all others.
+absl::Status Shard(Module& module, PassStage stage, const DecodeStep& decode, PassContext* context) {
+  const int64_t rows = std::exchange(context->rows, decode.sequences);
+  const int64_t logit_rows = std::exchange(context->logit_rows, decode.sequences);
+  const int64_t sequences = std::exchange(context->sequences, decode.sequences);
+  const int64_t kv_length = std::exchange(context->kv_length, decode.kv_length);
+  const absl::Status status = RunPipeline(module, PassStage::kFused, std::min(stage, PassStage::kSharded), *context);
+  context->rows = rows;
+  context->logit_rows = logit_rows;
+  context->sequences = sequences;
+  context->kv_length = kv_length;
+  return status;
 }
 
 int64_t ModuleInt(const Module& module, std::string_view name) {
@@ -59,6 +74,9 @@ class RankPlanner {
  public:
   RankPlanner(const Checkpoint& checkpoint, const PlanOptions& options, int rank)
       : checkpoint_(checkpoint), options_(options) {
+    // In the middle of the generation.
+    decode_.sequences = options.batch;
+    decode_.kv_length = std::max<int64_t>(1, options.depth + options.prompt + options.gen / 2);
     context_.target = options.target;
     context_.kv_dtype = options.kv_dtype;
     context_.tp = options.tp;
@@ -77,31 +95,32 @@ class RankPlanner {
     context_.logit_rows = sequences;
     context_.sequences = sequences;
     context_.kv_length = kv_length;
-    XJIT_ASSIGN_OR_RETURN(auto module, PlanFromConfig(checkpoint_, options_.quantize, PassStage::kPlanned, &context_));
+    XJIT_ASSIGN_OR_RETURN(auto module,
+                          PlanFromConfig(checkpoint_, options_.quantize, PassStage::kPlanned, decode_, &context_));
     plan_.arena_bytes = std::max(plan_.arena_bytes, ModuleInt(*module, "arena_bytes") +
                                                         context_.target.threads * ModuleInt(*module, "private_bytes"));
     return module;
   }
 
   absl::Status Decode() {
-    // In the middle of the generation.
-    const int64_t length = options_.depth + options_.prompt + options_.gen / 2;
-    XJIT_ASSIGN_OR_RETURN(const auto module, PlanStep(options_.batch, options_.batch, std::max<int64_t>(1, length)));
+    XJIT_ASSIGN_OR_RETURN(const auto module, PlanStep(decode_.sequences, decode_.sequences, decode_.kv_length));
     XJIT_ASSIGN_OR_RETURN(plan_.weight_bytes, WeightBytes(*module));
-    XJIT_ASSIGN_OR_RETURN(const double kv, KvBytesPerToken(*module, options_.kv_dtype));
-    const int64_t tokens = options_.depth + options_.prompt + options_.gen;
     // The cache is given out by pages.
-    const int64_t paged = (tokens + kPageTokens - 1) / kPageTokens * kPageTokens;
-    plan_.kv_bytes = static_cast<int64_t>(kv * static_cast<double>(paged * options_.batch));
+    const int64_t pages = KvPages(options_.depth + options_.prompt + options_.gen);
+    XJIT_ASSIGN_OR_RETURN(const double kv, KvCacheBytes(*module, context_, pages * kPageTokens));
+    plan_.kv_bytes = static_cast<int64_t>(kv);
     XJIT_ASSIGN_OR_RETURN(plan_.decode, EstimateStep(*module, context_));
     return absl::OkStatus();
   }
 
   absl::Status Prefill() {
     const int64_t rows = std::min(options_.chunk, options_.prompt);
-    // Of one sequence, sharded as for the whole batch.
-    XJIT_ASSIGN_OR_RETURN(const auto module, PlanStep(rows, options_.batch, options_.depth + rows));
-    context_.sequences = 1;
+    XJIT_ASSIGN_OR_RETURN(const auto module, PlanStep(rows, 1, options_.depth + rows));
+    XJIT_ASSIGN_OR_RETURN(const int64_t weight_bytes, WeightBytes(*module));
+    if (weight_bytes != plan_.weight_bytes) {
+      return Internal("rank {} has {} bytes of weights for prefill and {} for decoding, though they lie there once",
+                      context_.rank, weight_bytes, plan_.weight_bytes);
+    }
     for (int64_t done = 0; done < options_.prompt; done += rows) {
       context_.rows = std::min(rows, options_.prompt - done);
       context_.kv_length = options_.depth + done + context_.rows;
@@ -114,6 +133,7 @@ class RankPlanner {
 
   const Checkpoint& checkpoint_;
   const PlanOptions& options_;
+  DecodeStep decode_;
   PassContext context_;
   RankPlan plan_;
 };
@@ -125,7 +145,8 @@ bool ModelPlan::fits() const {
 }
 
 absl::StatusOr<std::unique_ptr<Module>> PlanFromConfig(const Checkpoint& checkpoint, const std::string& quantize,
-                                                       PassStage stage, PassContext* context) {
+                                                       PassStage stage, const DecodeStep& decode,
+                                                       PassContext* context) {
   const ModelSpec& spec = checkpoint.spec();
   XJIT_RETURN_IF_ERROR(ChooseThreads(context));
   XJIT_ASSIGN_OR_RETURN(const ModelFamily* family, FindFamily(spec.arch));
@@ -133,11 +154,7 @@ absl::StatusOr<std::unique_ptr<Module>> PlanFromConfig(const Checkpoint& checkpo
   XJIT_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, family->build(spec, weights));
   XJIT_RETURN_IF_ERROR(Prefix(VerifyModule(*module), spec.arch));
   XJIT_RETURN_IF_ERROR(RunPipeline(*module, PassStage::kGraph, std::min(stage, PassStage::kFused), *context));
-  // Weights lie on their ranks once, whatever the program: they are shared out for a decode step, one token a sequence,
-  // since those outnumber all others.
-  const int64_t rows = std::exchange(context->rows, context->sequences);
-  XJIT_RETURN_IF_ERROR(RunPipeline(*module, PassStage::kFused, std::min(stage, PassStage::kSharded), *context));
-  context->rows = rows;
+  XJIT_RETURN_IF_ERROR(Shard(*module, stage, decode, context));
   XJIT_RETURN_IF_ERROR(RunPipeline(*module, PassStage::kSharded, stage, *context));
   return module;
 }

@@ -14,11 +14,19 @@
 
 namespace xjit {
 
-// The module of `context.rank` after `stage`, for the machine, rows, ranks and lengths of `context`. Encodings are the
-// checkpoint's, or where it has no tensors its configuration's; `quantize` ("int8", "fp8", "int4", "bf16"; empty: as
-// they are) changes them as `--quantize` does.
+// A decode step, one token of each sequence: what weights are shared out among ranks for.
+struct DecodeStep {
+  int64_t sequences = 1;
+  int64_t kv_length = 0;  // as PassContext's
+};
+
+// The module of `context.rank` after `stage`, for the machine, rows, ranks and lengths of `context`. Weights lie on
+// their ranks once, whatever the program, so all programs of a model are to be planned with the same `decode`.
+// Encodings are the checkpoint's, or where it has no tensors its configuration's; `quantize` ("int8", "fp8", "int4",
+// "bf16"; empty: as they are) changes them as `--quantize` does. Sets the threads of context->target: those of the
+// machine, or where ranks share it at most the rank's part of its node's cores.
 absl::StatusOr<std::unique_ptr<Module>> PlanFromConfig(const Checkpoint& checkpoint, const std::string& quantize,
-                                                       PassStage stage, PassContext* context);
+                                                       PassStage stage, const DecodeStep& decode, PassContext* context);
 
 // "bf16", "f32", "int8", "fp8", "q4_0" as `--kv-dtype` has them; empty: the manifest's, else bf16.
 absl::StatusOr<DType> ParseKvDtype(std::string_view name, const Checkpoint& checkpoint);

@@ -42,8 +42,11 @@ absl::StatusOr<DType> QueryType(const Op& op) {
 
 absl::Status VerifyKvType(const Op& op, const Module*) {
   const auto kv = ParseDType(op.Str("kv"));
-  if (kv == DType::kF32 || kv == DType::kBF16) return absl::OkStatus();
-  return InvalidArgument("{}: kv is f32 or bf16, not '{}'", Name(op.code), op.Str("kv"));
+  constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kI8, DType::kF8E4M3, DType::kQ4_0};
+  if (kv.has_value() && std::find(std::begin(kTypes), std::end(kTypes), *kv) != std::end(kTypes)) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("{}: kv is f32, bf16, i8, f8e4m3 or q4_0, not '{}'", Name(op.code), op.Str("kv"));
 }
 
 }  // namespace xjit

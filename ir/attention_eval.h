@@ -21,7 +21,7 @@ void StoreKv(EvalContext& eval, int64_t token, std::span<const float> k, std::sp
 
 // The element type that attribute `q` asks of q: f32 or bf16.
 absl::StatusOr<DType> QueryType(const Op& op);
-// That attribute `kv` is f32 or bf16.
+// That attribute `kv` is a type that a KV cache may have: f32, bf16, i8, f8e4m3 or q4_0.
 absl::Status VerifyKvType(const Op& op, const Module* module);
 
 }  // namespace xjit

@@ -3,7 +3,7 @@
 // block by block, for all rows of the step. Gain: decoding does not expand the cache for one row; a prompt does not
 // attend in r + p columns where nope + p do. After canonicalize, before fuse_latent_store and flash_attention.
 //
-// Multiply-adds of a head, for t rows that each attend to n cached tokens out of N (DeepSeek-AI 2024,
+// Multiply-adds of a head, for t rows that each attend to n tokens out of the N in the cache (DeepSeek-AI 2024,
 // arXiv:2405.04434, section 2.1.2 and appendix C, where W_UK and W_UV are kv_b):
 //   absorbed  t n (r + p + r)        + t (nope + v) r    q and the result meet kv_b once a row
 //   expanded  t n (nope + p + v)     + N (nope + v) r    the cache meets kv_b once a step
@@ -30,10 +30,10 @@ Cost CostOf(const Op& mla, const PassContext& context) {
   const double t = static_cast<double>(context.rows) / static_cast<double>(std::max<int64_t>(context.sequences, 1));
   // Without a length: per cached token, of which there are many.
   if (context.kv_length <= 0) return {t * (r + p + r), t * (nope + p + v) + (nope + v) * r};
-  const double cached = static_cast<double>(context.kv_length);
-  const double attended = cached + t / 2;  // of new tokens a row sees half
-  return {t * attended * (r + p + r) + t * (nope + v) * r,
-          t * attended * (nope + p + v) + (cached + t) * (nope + v) * r};
+  // The step's own tokens are among them; of those a row sees itself and half of the others.
+  const double length = std::max(static_cast<double>(context.kv_length), t);
+  const double attended = length - t + (t + 1) / 2;
+  return {t * attended * (r + p + r) + t * (nope + v) * r, t * attended * (nope + p + v) + length * (nope + v) * r};
 }
 
 absl::Status Absorb(Module& module, Function& f, Op* mla) {

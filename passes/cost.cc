@@ -87,6 +87,15 @@ std::string_view Name(CostLimit limit) {
   return "?";
 }
 
+RankNode NodeOf(const TargetInfo& target, int tp, int rank) {
+  const int nodes = target.nodes();
+  RankNode own;
+  own.node = rank % nodes;
+  own.cores = target.node_cores.empty() ? target.cores : target.node_cores[static_cast<size_t>(own.node)];
+  own.ranks = tp / nodes + (own.node < tp % nodes ? 1 : 0);
+  return own;
+}
+
 absl::StatusOr<RankShare> ShareOf(const TargetInfo& target, int tp, int rank) {
   if (tp < 1 || rank < 0 || rank >= tp) return InvalidArgument("rank {} of {} ranks", rank, tp);
   const auto missing = [&target](std::string_view key) {
@@ -97,10 +106,11 @@ absl::StatusOr<RankShare> ShareOf(const TargetInfo& target, int tp, int rank) {
   if (target.f32_gflops <= 0) return missing("f32_gflops_per_core");
   const int nodes = target.nodes();
   if (tp > 1 && nodes > 1 && target.link_gb_s <= 0) return missing("link_gb_s");
+  const RankNode own = NodeOf(target, tp, rank);
+  const double ranks = own.ranks;
   RankShare share;
-  share.node = rank % nodes;
-  const double ranks = tp / nodes + (share.node < tp % nodes ? 1 : 0);
-  share.cores = (target.node_cores.empty() ? target.cores : target.node_cores[static_cast<size_t>(share.node)]) / ranks;
+  share.node = own.node;
+  share.cores = own.cores / ranks;
   share.read_gb_s = target.node_read_gb_s / ranks;
   share.memory_bytes = static_cast<double>(target.node_memory_bytes) / ranks;
   share.link_gb_s = (nodes > 1 ? target.link_gb_s : target.node_read_gb_s) / ranks;
@@ -146,13 +156,13 @@ absl::StatusOr<int64_t> WeightBytes(const Module& module) {
   return static_cast<int64_t>(bytes);
 }
 
-absl::StatusOr<double> KvBytesPerToken(const Module& module, DType kv_dtype) {
+absl::StatusOr<double> KvCacheBytes(const Module& module, const PassContext& context, int64_t tokens) {
   XJIT_ASSIGN_OR_RETURN(const auto calls, Calls(module));
   double bytes = 0;
   for (const auto& [function, count] : calls) {
-    for (const auto& op : function->ops) bytes += static_cast<double>(count) * KvBytesStored(*op, kv_dtype);
+    for (const auto& op : function->ops) bytes += static_cast<double>(count) * KvBytesStored(*op, context);
   }
-  return bytes;
+  return bytes * static_cast<double>(tokens);
 }
 
 }  // namespace xjit

@@ -16,7 +16,15 @@ namespace xjit {
 enum class CostLimit : uint8_t { kMemory, kCompute, kBarrier, kLink };
 std::string_view Name(CostLimit limit);  // "memory", "compute", "barrier", "link"
 
-// What a rank may use of its NUMA node. Ranks go to nodes in turns: with more ranks than nodes they share one.
+// The NUMA node of a rank: ranks go to nodes in turns, so with more ranks than nodes some share one.
+struct RankNode {
+  int node = 0;
+  int cores = 1;  // of the node
+  int ranks = 1;  // that share it
+};
+RankNode NodeOf(const TargetInfo& target, int tp, int rank);
+
+// What a rank may use of its node.
 struct RankShare {
   int node = 0;
   double cores = 1;
@@ -48,14 +56,14 @@ struct ModelCost {
   double bandwidth_limit_us = 0, flops_limit_us = 0;
 };
 
-// The step of `context`: its rows, logit rows, sequences and kv_length (tokens in a sequence's cache once the step has
-// stored its own), on the rank's share of context.target.
+// The step of `context`: its rows, logit rows, sequences and kv_length, on the rank's share of context.target.
 absl::StatusOr<ModelCost> EstimateStep(const Module& planned, const PassContext& context);
 
 // Bytes of all weights of a module, each layer's counted, as encoded.
 absl::StatusOr<int64_t> WeightBytes(const Module& module);
-// Bytes that one token leaves in the KV cache of all layers.
-absl::StatusOr<double> KvBytesPerToken(const Module& module, DType kv_dtype);
+// Bytes of a rank's KV cache with `tokens` tokens of each of the step's sequences. A layer whose attention is for the
+// rank's own sequences (rows R) keeps only theirs: of the rank that has most.
+absl::StatusOr<double> KvCacheBytes(const Module& module, const PassContext& context, int64_t tokens);
 
 // Experts that T tokens visit, each choosing k of E: E (1 - (1 - k/E)^T).
 double ExpectedExperts(double experts, double chosen, double tokens);

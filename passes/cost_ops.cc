@@ -13,15 +13,12 @@ double ToDouble(int64_t v) { return static_cast<double>(v); }
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Bytes of a row of `cols` values in the KV cache; int8 and fp8 with one f32 scale a head.
-double KvRowBytes(DType type, double cols, double heads) {
-  switch (type) {
-    case DType::kI8:
-    case DType::kF8E4M3:
-      return cols + 4 * heads;
-    default:
-      return cols / Info(type).block_elems * Info(type).block_bytes;
-  }
+// Whether a value has rows of the rank's own sequences only.
+bool Own(const Value* value) { return value->type.dims[0].symbol == 'R'; }
+
+// As planned, or as the plan will have it.
+DType KvType(const Op& op, const PassContext& context) {
+  return op.Has("kv") ? ParseDType(op.Str("kv")).value_or(context.kv_dtype) : context.kv_dtype;
 }
 
 class Worker {
@@ -79,9 +76,7 @@ class Worker {
   }
 
  private:
-  int64_t OwnSequences() const { return CeilDiv(context_.sequences, std::max(1, context_.tp)); }
   int64_t RowsPerSequence() const { return CeilDiv(context_.rows, std::max<int64_t>(1, context_.sequences)); }
-  bool Own(const Value* value) const { return value->type.dims[0].symbol == 'R'; }
   // Rows of a value in this step; of a rank's own sequences, those of the rank that has most.
   int64_t Rows(const Value* value) const {
     const Dim& dim = value->type.dims[0];
@@ -91,7 +86,7 @@ class Worker {
       case 'L':
         return context_.logit_rows;
       case 'R':
-        return OwnSequences() * RowsPerSequence();
+        return OwnSequences(context_) * RowsPerSequence();
       default:
         return context_.rows;
     }
@@ -151,9 +146,10 @@ class Worker {
                              Name(op_.code), slots, experts, constant, first, last);
     }
     work_.rate = RateOfProduct(Activation(w), w.type.elem, context_.target);
-    const double p = std::min(1.0, ToDouble(slots - constant) / ToDouble(experts));
+    const double chosen = ToDouble(slots - constant), p = std::min(1.0, chosen / ToDouble(experts));
     const int64_t tile = work_.rate.tile_rows;
-    const double touched = ToDouble(tokens > 0 ? always : 0) + ToDouble(held) * (1 - std::pow(1 - p, ToDouble(tokens)));
+    const double visited = ExpectedExperts(ToDouble(experts), chosen, ToDouble(tokens));
+    const double touched = ToDouble(tokens > 0 ? always : 0) + visited * ToDouble(held) / ToDouble(experts);
     work_.bytes = EncodedWeightBytes(w) / std::max(1.0, ToDouble(w.type.dims[0].size)) * touched;
     work_.stream_share = kWeightStreamShare;
     const double per_row = 2 * ToDouble(w.type.rows()) * ToDouble(w.type.cols());
@@ -163,16 +159,13 @@ class Worker {
     return absl::OkStatus();
   }
 
-  DType KvType() const {
-    return ParseDType(op_.Has("kv") ? op_.Str("kv") : std::string(Name(context_.kv_dtype))).value_or(DType::kBF16);
-  }
   int64_t KvLength() const { return std::max(context_.kv_length, RowsPerSequence()); }
 
   // Scores and their weighted sums: `k_dim` and `v_dim` values of each of `heads`, over what each query attends to. The
   // cache is read from memory once a sequence: query blocks and heads that come back to it find it in L2 or L3.
   void Attend(double heads, double k_dim, double v_dim, double row_bytes, int64_t window) {
     const int64_t rows = RowsPerSequence();
-    const double sequences = ToDouble(Own(op_.operand(0)) ? OwnSequences() : context_.sequences);
+    const double sequences = ToDouble(Own(op_.operand(0)) ? OwnSequences(context_) : context_.sequences);
     const int64_t length = KvLength();
     const int64_t read = window > 0 ? std::min(length, window + rows - 1) : length;
     work_.bytes += sequences * ToDouble(read) * row_bytes;
@@ -189,7 +182,7 @@ class Worker {
     const double v_dim = op_.Int("v_dim") > 0 ? ToDouble(op_.Int("v_dim")) : k_dim;
     // A latent row is both: K is all of it, V its beginning.
     const double row = op_.Bool("latent") ? k_dim : k_dim + v_dim;
-    Attend(heads, k_dim, v_dim, KvRowBytes(KvType(), kv_heads * row, kv_heads), op_.Int("window"));
+    Attend(heads, k_dim, v_dim, KvRowBytes(KvType(op_, context_), kv_heads * row, kv_heads), op_.Int("window"));
   }
 
   // The expanded form: K and V of every cached token are made from its latent row, once a sequence and step.
@@ -200,9 +193,9 @@ class Worker {
     const double k_dim = ToDouble(op_.operand(0)->type.cols()) / heads, v_dim = ToDouble(op_.Int("v_dim"));
     const double row = latent + k_dim - ToDouble(op_.Int("nope_dim"));
     work_.bytes = EncodedWeightBytes(kv_b);
-    const double sequences = ToDouble(Own(op_.operand(0)) ? OwnSequences() : context_.sequences);
+    const double sequences = ToDouble(Own(op_.operand(0)) ? OwnSequences(context_) : context_.sequences);
     work_.flops = 2 * ToDouble(kv_b.type.rows()) * latent * sequences * ToDouble(KvLength());
-    Attend(heads, k_dim, v_dim, KvRowBytes(KvType(), row, 1), 0);
+    Attend(heads, k_dim, v_dim, KvRowBytes(KvType(op_, context_), row, 1), 0);
   }
 
   // One of the two halves of kv_b, head by head.
@@ -243,11 +236,24 @@ double EncodedWeightBytes(const Weight& weight) {
   return experts * ToDouble(EncodedBytes(type.encoding(), type.rows(), type.cols()));
 }
 
-double KvBytesStored(const Op& op, DType kv_dtype) {
-  if (op.Has("kv")) kv_dtype = ParseDType(op.Str("kv")).value_or(kv_dtype);
+int64_t OwnSequences(const PassContext& context) { return CeilDiv(context.sequences, std::max(1, context.tp)); }
+
+double KvRowBytes(DType type, double cols, double heads) {
+  switch (type) {
+    case DType::kI8:
+    case DType::kF8E4M3:
+      return cols + 4 * heads;
+    default:
+      return cols / Info(type).block_elems * Info(type).block_bytes;
+  }
+}
+
+double KvBytesStored(const Op& op, const PassContext& context) {
   const auto row = [&](size_t k, size_t v, std::string_view heads) {
-    return KvRowBytes(kv_dtype, ToDouble(op.operand(k)->type.cols() + op.operand(v)->type.cols()),
-                      heads.empty() ? 1 : ToDouble(op.Int(heads)));
+    const int64_t sequences = Own(op.operand(k)) ? OwnSequences(context) : context.sequences;
+    return ToDouble(sequences) * KvRowBytes(KvType(op, context),
+                                            ToDouble(op.operand(k)->type.cols() + op.operand(v)->type.cols()),
+                                            heads.empty() ? 1 : ToDouble(op.Int(heads)));
   };
   switch (op.code) {
     case OpCode::kKvStore:
@@ -265,7 +271,7 @@ double KvBytesStored(const Op& op, DType kv_dtype) {
 
 double ExpectedExperts(double experts, double chosen, double tokens) {
   if (experts <= 0) return 0;
-  return experts * (1 - std::pow(1 - std::min(1.0, chosen / experts), tokens));
+  return experts * (1 - std::pow(1 - std::clamp(chosen / experts, 0.0, 1.0), tokens));
 }
 
 double ExpectedTileRows(int64_t tokens, double p, int64_t tile) {

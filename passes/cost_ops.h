@@ -27,7 +27,12 @@ absl::StatusOr<OpWork> WorkOf(const Op& op, const PassContext& context);
 
 // Bytes of a weight as encoded, all experts.
 double EncodedWeightBytes(const Weight& weight);
-// Bytes that the op leaves in the KV cache for one token; 0 where it stores nothing.
-double KvBytesStored(const Op& op, DType kv_dtype);
+// Sequences that a rank attends for where each has its own: of the rank that has most.
+int64_t OwnSequences(const PassContext& context);
+// Bytes of a row of `cols` values in the KV cache; int8 and fp8 with one f32 scale a head.
+double KvRowBytes(DType type, double cols, double heads);
+// Bytes that the op leaves in a rank's KV cache for one token of each of the step's sequences; 0 where it stores
+// nothing.
+double KvBytesStored(const Op& op, const PassContext& context);
 
 }  // namespace xjit

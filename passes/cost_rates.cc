@@ -17,7 +17,8 @@ constexpr double kFloatShare = 0.95;      // vdpbf16ps and vfmadd231ps: 95-96%
 constexpr double kInt8Share = 0.95;       // vpdpbusd, one scale a row: 95-96% with quantisation of the activations
 constexpr double kUnpackedShare = 0.92;   // FP8 unpacked to bf16 in L2: 92%; INT4 is taken to be alike
 constexpr double kBlocksShare = 0.73;     // Q8_0, Q4_0 with int8 activations in blocks of 32: 70-75%
-constexpr double kBlocksMinShare = 0.67;  // Q4_1, Q4_K, Q5_K, Q6_K, which have a minimum or halves: 66-69%
+constexpr double kBlocksMinShare = 0.67;  // Q4_1, Q4_K, Q5_K, Q6_K, which have a minimum or halves: 66-69%; others
+                                          // of that kind are taken to be alike
 // Tiles fed from L2 with A and B compact: 75% of the slots (github.com/usstq/mm_amx, Sapphire Rapids).
 constexpr double kTileShare = 0.75;
 constexpr int64_t kTileRows = 16;
@@ -32,8 +33,20 @@ constexpr double kDecodeShare = 0.8;
 double Bf16(const TargetInfo& target) { return target.bf16_gflops > 0 ? target.bf16_gflops : target.f32_gflops; }
 double Int8(const TargetInfo& target) { return target.int8_gops > 0 ? target.int8_gops : target.f32_gflops; }
 
+// A block of 32 has a minimum besides its scale, or a scale for each half.
 bool HasMinimumOrHalves(DType weight) {
-  return weight != DType::kQ8_0 && weight != DType::kQ4_0 && weight != DType::kIQ4_NL && weight != DType::kMxfp4;
+  switch (weight) {
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace

@@ -79,6 +79,14 @@ absl::Status CheckOptional(const Op& op) {
   return NoKernel(op, fmt::format("operand '{}'", info.operands[required].name));
 }
 
+// Caches of fewer bits can be planned, but nothing writes or reads one.
+absl::Status CheckKvType(const Op& op) {
+  if (op.code != OpCode::kRopeStore && op.code != OpCode::kFlashAttention) return absl::OkStatus();
+  const auto kv = ParseDType(op.Str("kv"));
+  if (kv == DType::kF32 || kv == DType::kBF16) return absl::OkStatus();
+  return NoKernel(op, fmt::format("a KV cache in {}", op.Str("kv")));
+}
+
 absl::Status CheckShapes(const Op& op) {
   if (op.code == OpCode::kRmsNorm && op.weight(1)->type.cols() != op.operand(0)->type.cols())
     return NoKernel(op, fmt::format("a norm of groups of {} columns", op.weight(1)->type.cols()));
@@ -105,6 +113,7 @@ absl::Status CheckLowerable(const Op& op) {
                          Name(op.code), kWayOut);
   XJIT_RETURN_IF_ERROR(CheckAttrs(op, *row));
   XJIT_RETURN_IF_ERROR(CheckOptional(op));
+  XJIT_RETURN_IF_ERROR(CheckKvType(op));
   return CheckShapes(op);
 }
 

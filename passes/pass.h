@@ -27,8 +27,9 @@ class PassContext {
   int64_t rows = 1;        // most tokens a step of this program has; decides what each thread computes for itself
   int64_t logit_rows = 1;  // most rows of logits
   int64_t sequences = 1;   // whose tokens the rows are
-  int64_t kv_length = 0;   // tokens a sequence's cache holds, as far as a choice depends on it; 0: unknown
-  int tp = 1;              // ranks that share the model; the module becomes that of `rank`
+  // Tokens in a sequence's cache once the step has stored its own, as far as a choice depends on it; 0: unknown.
+  int64_t kv_length = 0;
+  int tp = 1;  // ranks that share the model; the module becomes that of `rank`
   int rank = 0;
 
   // Notes for --explain, in order: "fuse_glu: @layer %f: fused", "...: missed: gate has a second user".

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "ir/chains.h"
+#include "passes/cost.h"
 #include "passes/pass.h"
 #include "passes/rewrite.h"
 #include "passes/shard_latent.h"
@@ -217,12 +218,10 @@ class FunctionSharder {
     return absl::OkStatus();
   }
 
-  // Experts that a step's `draws` choices among `all` are expected to touch.
-  static double Touched(double all, double draws) { return all * (1 - std::pow(1 - 1 / all, draws)); }
-
-  // Experts that the rank with the most work is expected to touch of `experts`, the last `constant` by every token.
-  double BusiestRank(int64_t experts, int64_t constant, double draws) const {
-    const double all = static_cast<double>(experts - constant), p = Touched(all, draws) / all;
+  // Experts that the rank with the most work is expected to touch of `experts`, where a step's tokens touch the last
+  // `constant` and `visited` of the others.
+  double BusiestRank(int64_t experts, int64_t constant, double visited) const {
+    const double p = visited / static_cast<double>(experts - constant);
     double most = 0;
     for (int rank = 0; rank < tp(); ++rank) {
       const Span share = ShareOf(experts, 1, tp(), rank);
@@ -248,9 +247,11 @@ class FunctionSharder {
     // Folded shared experts, the last ones, are every token's.
     const Op* route = DefOf(down->operand(1), OpCode::kRoute);
     const int64_t constant = route == nullptr ? 0 : std::min(route->Int("constant"), experts - 1);
-    const double draws = static_cast<double>(context_.sequences * (slots - constant));
-    const double touched = Touched(static_cast<double>(experts - constant), draws) + static_cast<double>(constant);
-    const double busiest = BusiestRank(experts, constant, draws);
+    const double visited =
+        ExpectedExperts(static_cast<double>(experts - constant), static_cast<double>(slots - constant),
+                        static_cast<double>(context_.sequences));
+    const double touched = visited + static_cast<double>(constant);
+    const double busiest = BusiestRank(experts, constant, visited);
     std::string text;
     if (unit == 0) {
       text = fmt::format("{} columns of an expert are too few for {} ranks", size, tp());

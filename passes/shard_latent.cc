@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ir/chains.h"
+#include "passes/cost_ops.h"
 #include "passes/rewrite.h"
 #include "passes/shard_reduce.h"
 #include "passes/shard_region.h"
@@ -61,8 +62,9 @@ LatentCost CostOfLatent(const Function& f, const Op* o, const Op* reader, const 
     row = reader->weight(2)->type.cols() + row - reader->Int("nope_dim");
   }
   const double sequences = static_cast<double>(context.sequences);
-  const double cache = static_cast<double>(context.kv_length) * static_cast<double>(RowBytes(context.kv_dtype, row));
-  const double most = static_cast<double>((context.sequences + context.tp - 1) / context.tp);
+  const double cache =
+      static_cast<double>(context.kv_length) * KvRowBytes(context.kv_dtype, static_cast<double>(row), 1);
+  const double most = static_cast<double>(OwnSequences(context));
   return {whole + split / context.tp + sequences * cache, whole + split + most * cache};
 }
 

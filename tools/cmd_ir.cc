@@ -12,7 +12,7 @@ namespace {
 struct IrFlags {
   ModelFlags model;
   std::string stage = "graph", kernel, machine, quantize;
-  int64_t rows = 1;
+  int64_t rows = 1, sequences = 1, kv_length = 0;
   int tp = 1, rank = 0;
 };
 
@@ -32,6 +32,19 @@ absl::StatusOr<PassStage> ParseStage(std::string_view stage) {
   return InvalidArgument("--stage {} needs a model with weights, on this machine", stage);
 }
 
+// A step has a token of each sequence at least, and their caches hold its tokens.
+absl::Status CheckStep(const IrFlags& flags) {
+  if (flags.sequences > flags.rows) {
+    return InvalidArgument("--sequences {}: a step of --rows {} has tokens of at most as many", flags.sequences,
+                           flags.rows);
+  }
+  const int64_t own = (flags.rows + flags.sequences - 1) / flags.sequences;
+  if (flags.kv_length > 0 && flags.kv_length < own) {
+    return InvalidArgument("--kv-length {}: the step itself puts {} tokens into a cache", flags.kv_length, own);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> FromConfig(const IrFlags& flags, const Checkpoint& checkpoint) {
   XJIT_ASSIGN_OR_RETURN(const PassStage stage, ParseStage(flags.stage));
   PassContext context;
@@ -41,6 +54,7 @@ absl::StatusOr<std::string> FromConfig(const IrFlags& flags, const Checkpoint& c
     context.target = HostCpu();
     XJIT_ASSIGN_OR_RETURN(const ThreadChoice threads, ChooseThreads(std::nullopt));
     context.target.threads = threads.threads();
+    context.target.cores = threads.usable;
   }
   if (flags.model.isa != "auto") {
     const auto isa = ParseIsa(flags.model.isa);
@@ -50,9 +64,12 @@ absl::StatusOr<std::string> FromConfig(const IrFlags& flags, const Checkpoint& c
   if (flags.model.threads > 0) context.target.threads = flags.model.threads;
   XJIT_ASSIGN_OR_RETURN(context.kv_dtype, ParseKvDtype(flags.model.kv_dtype, checkpoint));
   context.rows = flags.rows;
+  context.logit_rows = context.sequences = flags.sequences;
+  context.kv_length = flags.kv_length;
   context.tp = flags.tp;
   context.rank = flags.rank;
-  XJIT_ASSIGN_OR_RETURN(const auto module, PlanFromConfig(checkpoint, flags.quantize, stage, &context));
+  const DecodeStep decode = {.sequences = flags.sequences, .kv_length = flags.kv_length};
+  XJIT_ASSIGN_OR_RETURN(const auto module, PlanFromConfig(checkpoint, flags.quantize, stage, decode, &context));
   if (flags.model.explain) {
     for (const auto& note : context.notes) fmt::print(stderr, "{}\n", note);
   }
@@ -60,12 +77,14 @@ absl::StatusOr<std::string> FromConfig(const IrFlags& flags, const Checkpoint& c
 }
 
 absl::Status Run(const IrFlags& flags) {
+  XJIT_RETURN_IF_ERROR(CheckStep(flags));
   OpenOptions open;
   open.require_weights = false;
   XJIT_ASSIGN_OR_RETURN(std::shared_ptr<const Checkpoint> checkpoint, OpenCheckpoint(flags.model.model, open));
   // Nothing is packed or compiled for the stages in front of the plan, nor for what has no kernels yet.
-  const bool planned = !flags.machine.empty() || !flags.quantize.empty() || flags.tp > 1 || flags.stage == "graph" ||
-                       flags.stage == "fused" || flags.stage == "sharded" || checkpoint->tensors().empty();
+  const bool planned = !flags.machine.empty() || !flags.quantize.empty() || flags.tp > 1 || flags.sequences > 1 ||
+                       flags.kv_length > 0 || flags.stage == "graph" || flags.stage == "fused" ||
+                       flags.stage == "sharded" || checkpoint->tensors().empty();
   auto text = planned ? FromConfig(flags, *checkpoint) : FromEngine(flags, checkpoint);
   if (!planned && flags.stage == "planned" && text.status().code() == absl::StatusCode::kUnimplemented) {
     text = FromConfig(flags, *checkpoint);
@@ -86,6 +105,13 @@ Command AddIr(CLI::App& app) {
       ->capture_default_str();
   sub->add_option("--rows", flags->rows, "tokens of a step that planned, kernels and asm are for")
       ->check(CLI::Range(int64_t{1}, Engine::kMaxStepRows))
+      ->capture_default_str();
+  sub->add_option("--sequences", flags->sequences, "sequences that the tokens belong to")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->capture_default_str();
+  sub->add_option("--kv-length", flags->kv_length,
+                  "tokens in the cache of a sequence, the step's own included; 0: not known")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
   sub->add_option("--kernel", flags->kernel, "the kernel that --stage asm disassembles");
   sub->add_option("--machine", flags->machine, "plan for this machine: a file, or a name such as xeon6980p-2s");

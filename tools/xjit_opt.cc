@@ -228,7 +228,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 12))
       ->capture_default_str()
       ->group(plans);
-  app.add_option("--kv-length", flags.kv_length, "tokens in the cache of a sequence, 0 where that is not known")
+  app.add_option("--kv-length", flags.kv_length,
+                 "tokens in the cache of a sequence, the step's own included; 0: not known")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str()
       ->group(plans);

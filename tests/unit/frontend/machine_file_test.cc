@@ -76,6 +76,18 @@ TEST(MachineFile, Xeon6980p) {
   EXPECT_EQ(Message(FirstSockets(*m, 3).status()), "--sockets 3: xeon6980p-2s has 2");
 }
 
+TEST(MachineFile, ThreadsAreThoseOfTheSocketsLeft) {
+  constexpr std::string_view kUneven = R"({"isa": "amx", "sockets": 2, "node_cores": [8, 6, 12, 12]})";
+  const auto m = ParseMachine(kUneven, "m.json");
+  ASSERT_TRUE(m.ok()) << Message(m.status());
+  EXPECT_EQ(m->threads, 12);
+  EXPECT_EQ(FirstSockets(*m, 1)->threads, 8);
+  EXPECT_EQ(FirstSockets(*m, 2)->threads, 12);
+  TargetInfo few = *m;
+  few.threads = 4;
+  EXPECT_EQ(FirstSockets(few, 1)->threads, 4);
+}
+
 TEST(MachineFile, TextIsReadBack) {
   for (const std::string_view name : MachinePresets()) {
     const auto m = ReadMachine(name);

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+
 #include "frontend/machine_file.h"
+#include "ir/text.h"
 
 namespace xjit {
 namespace {
@@ -120,7 +124,7 @@ TEST(Planner, KernelsOfAnyMachine) {
   ASSERT_NE(checkpoint, nullptr);
   PassContext context;
   context.target = *ReadMachine("zen4-2c");
-  const auto module = PlanFromConfig(*checkpoint, "", PassStage::kPlanned, &context);
+  const auto module = PlanFromConfig(*checkpoint, "", PassStage::kPlanned, {}, &context);
   ASSERT_TRUE(module.ok()) << module.status();
   const std::string text = ExplainKernels(context);
   EXPECT_TRUE(text.starts_with("@layer %")) << text;
@@ -128,7 +132,175 @@ TEST(Planner, KernelsOfAnyMachine) {
   EXPECT_NE(text.find("\n  avx2 refused: "), std::string::npos) << text;
   EXPECT_NE(text.find("@step %logits\n"), std::string::npos) << text;
   context.rank = 1;
-  EXPECT_FALSE(PlanFromConfig(*checkpoint, "", PassStage::kPlanned, &context).ok());
+  EXPECT_FALSE(PlanFromConfig(*checkpoint, "", PassStage::kPlanned, {}, &context).ok());
+}
+
+int64_t KvBytes(const ModelPlan& plan) {
+  int64_t bytes = 0;
+  for (const NodePlan& node : plan.nodes) bytes += node.kv_bytes;
+  return bytes;
+}
+
+// Calls of an op in a step or in a prompt's prefill.
+int64_t Calls(const ModelCost& cost, std::string_view op) {
+  int64_t calls = 0;
+  for (const StageCost& stage : cost.stages) calls += stage.op == op ? stage.count : 0;
+  return calls;
+}
+
+TEST(Planner, EveryKvTypeCanBePlanned) {
+  struct Case {
+    DType type;
+    double llama, latent;  // bytes of a token in a layer: K and V of 8 heads of 128; a latent row of 512 + 64
+  };
+  const auto llama = Open("llama-3.2-3b"), r1 = Open("deepseek-r1-671b");
+  ASSERT_TRUE(llama != nullptr && r1 != nullptr);
+  for (const Case& c : {Case{DType::kBF16, 2048 * 2, 576 * 2}, Case{DType::kF32, 2048 * 4, 576 * 4},
+                        Case{DType::kI8, 2048 + 8 * 4, 576 + 4}, Case{DType::kF8E4M3, 2048 + 8 * 4, 576 + 4},
+                        Case{DType::kQ4_0, 64 * 18, 18 * 18}}) {
+    SCOPED_TRACE(Name(c.type));
+    PlanOptions options = Options("emr-12c");
+    options.kv_dtype = c.type;
+    EXPECT_EQ(KvBytes(Plan(*llama, options)), static_cast<int64_t>(28 * c.llama * 2048));
+    // Its prompt takes the expanded form, its decode steps the absorbed one.
+    EXPECT_EQ(KvBytes(Plan(*r1, options)), static_cast<int64_t>(61 * c.latent * 2048));
+  }
+}
+
+TEST(Planner, RanksShareHeadsOfABatch) {
+  const auto checkpoint = Open("llama-3.2-3b");
+  ASSERT_NE(checkpoint, nullptr);
+  PlanOptions options = Options("spr-56c-2s");
+  options.batch = 4;
+  const ModelPlan one = Plan(*checkpoint, options);
+  options.tp = 2;
+  const ModelPlan two = Plan(*checkpoint, options);
+  ASSERT_EQ(one.nodes.size(), 1u);
+  ASSERT_EQ(two.nodes.size(), 2u);
+  EXPECT_EQ(one.nodes[0].kv_bytes, 4 * 28 * 2 * 1024 * 2 * int64_t{2048});
+  for (const NodePlan& node : two.nodes) {
+    EXPECT_EQ(node.kv_bytes, one.nodes[0].kv_bytes / 2);
+    EXPECT_NEAR(static_cast<double>(node.weight_bytes), 28 * kLayerWeights + kEmbedding, 1e6);
+  }
+  EXPECT_EQ(Calls(one.decode, "all_reduce"), 0);
+  // Two a layer, and one of the embedding, whose vocabulary is dealt.
+  EXPECT_EQ(Calls(two.decode, "all_reduce"), 2 * 28 + 1);
+  EXPECT_LT(two.tpot_us(), 0.6 * one.tpot_us());
+}
+
+TEST(Planner, MoreRanksThanNodesShareThem) {
+  const auto checkpoint = Open("llama-3.2-3b");
+  ASSERT_NE(checkpoint, nullptr);
+  PlanOptions options = Options("spr-56c-2s");
+  options.tp = 2;
+  const ModelPlan two = Plan(*checkpoint, options);
+  options.tp = 4;
+  const ModelPlan four = Plan(*checkpoint, options);
+  ASSERT_EQ(four.nodes.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(four.nodes[i].kv_bytes, two.nodes[i].kv_bytes);
+    EXPECT_NEAR(static_cast<double>(four.nodes[i].weight_bytes), static_cast<double>(two.nodes[i].weight_bytes), 2e6);
+  }
+  // A node's bandwidth is what it was.
+  EXPECT_NEAR(four.decode.bandwidth_limit_us, two.decode.bandwidth_limit_us, 0.05 * two.decode.bandwidth_limit_us);
+}
+
+TEST(Planner, ThreadsAreARanksPartOfItsNode) {
+  const auto checkpoint = Open("llama-3.2-3b");
+  ASSERT_NE(checkpoint, nullptr);
+  const auto threads = [&](std::string_view machine, int tp, int rank, int at_most = 0) {
+    PassContext context;
+    context.target = *ReadMachine(machine);
+    if (at_most > 0) context.target.threads = at_most;
+    context.tp = tp;
+    context.rank = rank;
+    const auto module = PlanFromConfig(*checkpoint, "", PassStage::kPlanned, {}, &context);
+    EXPECT_TRUE(module.ok()) << module.status();
+    return module.ok() ? std::get<int64_t>((*module)->attrs.find("threads")->second) : 0;
+  };
+  EXPECT_EQ(threads("spr-56c-2s", 1, 0), 56);
+  EXPECT_EQ(threads("spr-56c-2s", 2, 1), 56);
+  EXPECT_EQ(threads("spr-56c-2s", 4, 0), 28);
+  EXPECT_EQ(threads("spr-56c-2s", 4, 3), 28);
+  // Ranks 0 and 2 are on the first node, rank 1 has the second for itself.
+  EXPECT_EQ(threads("spr-56c-2s", 3, 2), 28);
+  EXPECT_EQ(threads("spr-56c-2s", 3, 1), 56);
+  EXPECT_EQ(threads("spr-56c-2s", 3, 1, 40), 40);
+  EXPECT_EQ(threads("xeon6980p-2s", 6, 2), 42);
+  // One node.
+  EXPECT_EQ(threads("emr-12c", 1, 0), 12);
+  EXPECT_EQ(threads("emr-12c", 2, 1), 6);
+  EXPECT_EQ(threads("emr-12c", 2, 1, 3), 3);
+  EXPECT_EQ(threads("zen4-2c", 4, 1), 1);
+}
+
+// Six ranks that each attend for their own of 64 long sequences: a rank keeps its sequences' caches only.
+TEST(Planner, DataParallelAttention) {
+  const auto checkpoint = Open("deepseek-r1-671b");
+  ASSERT_NE(checkpoint, nullptr);
+  PlanOptions options = Options("xeon6980p-2s");
+  options.tp = 6;
+  options.quantize = "int8";
+  options.prompt = 16384;
+  const ModelPlan one = Plan(*checkpoint, options);
+  options.batch = 64;
+  const ModelPlan many = Plan(*checkpoint, options);
+  ASSERT_EQ(many.nodes.size(), 6u);
+  constexpr int64_t kCache = int64_t{61} * 576 * 2 * (16384 + 1024);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(one.nodes[i].kv_bytes, kCache);
+    EXPECT_EQ(many.nodes[i].kv_bytes, 11 * kCache);
+  }
+  // Prefill runs on the weights that decoding has: by sequences too, though its first tokens alone would not pay.
+  EXPECT_EQ(Calls(one.decode, "gather_rows"), 0);
+  EXPECT_EQ(Calls(many.decode, "gather_rows"), 61);
+  EXPECT_EQ(Calls(many.prefill, "gather_rows"), 61 * 32);
+}
+
+TEST(Planner, ProgramsOfAModelHaveTheSameWeights) {
+  const auto checkpoint = Open("deepseek-r1-671b");
+  ASSERT_NE(checkpoint, nullptr);
+  const DecodeStep decode = {.sequences = 64, .kv_length = 16384};
+  const auto weights = [&](int64_t rows, int64_t sequences, int64_t kv_length) {
+    PassContext context;
+    context.target = *ReadMachine("xeon6980p-2s");
+    context.tp = 6;
+    context.rank = 1;
+    context.rows = rows;
+    context.sequences = context.logit_rows = sequences;
+    context.kv_length = kv_length;
+    const auto module = PlanFromConfig(*checkpoint, "int8", PassStage::kPlanned, decode, &context);
+    EXPECT_TRUE(module.ok()) << module.status();
+    EXPECT_EQ(context.rows, rows);
+    EXPECT_EQ(context.sequences, sequences);
+    EXPECT_EQ(context.kv_length, kv_length);
+    std::set<std::string> all;
+    if (!module.ok()) return all;
+    for (const auto& f : (*module)->functions) {
+      for (const auto& w : f->weights) all.insert(fmt::format("{} {} {}", f->name, w->name, ToString(w->type)));
+    }
+    return all;
+  };
+  const auto decoding = weights(64, 64, 16384);
+  EXPECT_FALSE(decoding.empty());
+  EXPECT_EQ(weights(512, 1, 512), decoding);
+  EXPECT_EQ(weights(1, 1, 0), decoding);
+}
+
+// A prompt is one sequence's, however many decode together later.
+TEST(Planner, APromptIsExpandedWhateverTheBatch) {
+  const auto checkpoint = Open("deepseek-r1-671b");
+  ASSERT_NE(checkpoint, nullptr);
+  PlanOptions options = Options("xeon6980p-2s");
+  options.batch = 64;
+  const ModelPlan plan = Plan(*checkpoint, options);
+  EXPECT_EQ(Calls(plan.prefill, "mla_extend"), 61 * 2);
+  EXPECT_EQ(Calls(plan.prefill, "absorb_q"), 0);
+  EXPECT_EQ(Calls(plan.decode, "absorb_q"), 61);
+  options.batch = 1;
+  const ModelPlan one = Plan(*checkpoint, options);
+  EXPECT_EQ(plan.prefill.us, one.prefill.us);
+  EXPECT_EQ(plan.prefill.bytes, one.prefill.bytes);
 }
 
 }  // namespace

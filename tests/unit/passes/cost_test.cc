@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "passes/cost_rates.h"
+#include "passes/shard_latent.h"
 #include "tests/unit/ir/ir_testing.h"
 
 namespace xjit {
@@ -189,6 +190,14 @@ TEST(Cost, TypesChooseTheirPeaks) {
   EXPECT_EQ(RateOfProduct(DType::kBF16, DType::kF8E4M3, target).gflops, 200);
   EXPECT_EQ(RateOfProduct(DType::kBF16, DType::kI4, target).gflops, 200);
   EXPECT_EQ(RateOfProduct(DType::kF32, DType::kQ4_K, target).gflops, 100);
+  // A minimum, or a scale for each half of a block, costs; Q5_0 and IQ4_XS have neither.
+  const double plain = RateOfProduct(DType::kQ8Act, DType::kQ8_0, target).share;
+  for (const DType type : {DType::kQ4_0, DType::kQ5_0, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMxfp4}) {
+    EXPECT_EQ(RateOfProduct(DType::kQ8Act, type, target).share, plain) << Name(type);
+  }
+  for (const DType type : {DType::kQ4_1, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+    EXPECT_LT(RateOfProduct(DType::kQ8Act, type, target).share, plain) << Name(type);
+  }
   // Blocks of 32 fill half a tile row.
   target.isa = Isa::kAmx;
   EXPECT_EQ(RateOfProduct(DType::kQ8Act, DType::kQ4_K, target).gflops, 200);
@@ -298,7 +307,48 @@ TEST(Cost, LatentAttentionByHand) {
   EXPECT_EQ(Stage(cost, "qa").bytes, 2 * 32 * 32 * 2);
   EXPECT_EQ(Stage(cost, "qa").flops, 2.0 * 2 * 32 * 32);
   EXPECT_EQ(Stage(cost, "a").bytes, 2 * 16 * 32 * 2);
-  EXPECT_EQ(*KvBytesPerToken(*module, DType::kBF16), 48 * 2);
+  EXPECT_EQ(*KvCacheBytes(*module, Context(1, 1, 100), 1), 48 * 2);
+}
+
+// Ranks that attend for their own sequences keep those; the others keep all.
+TEST(Cost, CachesOfOwnSequences) {
+  const auto module = Parse(R"(module @m {
+  func @step(%q: tensor<R x 96 x f32>, %c: tensor<R x 32 x f32>, %k: tensor<R x 16 x f32>, %rope: tensor<T x 16 x f32>,
+             %x: tensor<T x 64 x f32>, %step: !step) -> tensor<T x 64 x f32> {
+    kv_store_latent %c, %k, %step
+    kv_store %x, %x, %step {kv_heads = 2}
+    return %x
+  }
+})");
+  PassContext context = Context(7, 7, 100);
+  EXPECT_EQ(*KvCacheBytes(*module, context, 10), 10 * 7 * (48 + 128) * 2);
+  context.tp = 3;
+  EXPECT_EQ(*KvCacheBytes(*module, context, 10), 10 * (3 * 48 + 7 * 128) * 2);
+  context.kv_dtype = DType::kI8;
+  EXPECT_EQ(*KvCacheBytes(*module, context, 10), 10 * (3 * (48 + 4) + 7 * (128 + 8)));
+}
+
+// What decides whether ranks attend for sequences of their own counts a cache as the cost model does, scales included.
+TEST(Cost, TheShardPassSeesTheSameCache) {
+  const auto module = Parse(kExperts);
+  const Function& f = *module->Find("step");
+  const auto find = [&f](std::string_view name) -> const Op* {
+    for (const auto& op : f.ops) {
+      if (!op->results.empty() && op->result()->name == name) return op.get();
+    }
+    return nullptr;
+  };
+  PassContext context = Context(7, 7, 0);
+  context.tp = 3;
+  for (const auto& [type, row] : {std::pair{DType::kBF16, 96.0}, std::pair{DType::kI8, 52.0}}) {
+    context.kv_dtype = type;
+    context.kv_length = 0;
+    const LatentCost none = CostOfLatent(f, find("o"), find("l"), context);
+    context.kv_length = 100;
+    const LatentCost some = CostOfLatent(f, find("o"), find("l"), context);
+    EXPECT_DOUBLE_EQ(some.by_heads - none.by_heads, 7 * 100 * row);
+    EXPECT_DOUBLE_EQ(some.by_sequences - none.by_sequences, 3 * 100 * row);
+  }
 }
 
 TEST(Cost, ExpertsByHand) {
@@ -370,7 +420,7 @@ TEST(Cost, BytesOfTheModule) {
   ASSERT_TRUE(weights.ok());
   // The tied matrix counts once.
   EXPECT_EQ(*weights, 10 * (256 + 128) * 128 * 2 + 1000 * 128 * 2 + 16 * 4);
-  const auto kv = KvBytesPerToken(*module, DType::kBF16);
+  const auto kv = KvCacheBytes(*module, Context(1, 1, 100), 1);
   ASSERT_TRUE(kv.ok());
   EXPECT_EQ(*kv, 10 * 2 * 64 * 2);
   EXPECT_FALSE(WeightBytes(*Parse("module @m {\n}\n")).ok());

@@ -54,6 +54,14 @@ TEST(LowerCheck, WhatHasNoneIsNamed) {
   EXPECT_EQ(flash("", ", groups = [2]"), "flash_attention: attribute 'groups'" + end);
   EXPECT_EQ(flash("", ", latent = true"), "flash_attention: attribute 'latent'" + end);
   EXPECT_EQ(flash(", @s<2 x f32>", ""), "flash_attention: operand 'sinks'" + end);
+  for (const char* kv : {"i8", "f8e4m3", "q4_0"}) {
+    const std::string cache = fmt::format("a KV cache in {}", kv) + end;
+    EXPECT_EQ(flash("", fmt::format(", kv = \"{}\"", kv)), "flash_attention: " + cache);
+    EXPECT_EQ(Refusal(fmt::format("%q = rope_store %x, %k, %k, %rope, %step {{heads = 2, kv_heads = 1, scale = 0.25, "
+                                  "kv = \"{}\"}}",
+                                  kv)),
+              "rope_store: " + cache);
+  }
   const auto store = [](std::string_view v, std::string_view table, std::string_view gains, std::string_view eps) {
     return Refusal(fmt::format("%q = rope_store %x, %k, %{}, %{}, %step{} {{heads = 2, kv_heads = 1, scale = 0.25{}}}",
                                v, table, gains, eps));
