@@ -298,5 +298,24 @@ TEST(ShardSums, PartsAreAddedToThemselves) {
   ExpectTheWhole(Of("%p = gemm %f, @p<32 x 96 x f32>\n%y = add_bias %p, @b<32 x f32>\n%z = add %p, %y", "%z, %x"));
 }
 
+// A product of 32 columns whose residual is its x, of which a rank would have a share.
+TEST(ShardSums, ResidualOfItsX) {
+  ExpectTheWhole(
+      Of("%h = gemm %x, @h<32 x 32 x f32>\n%a = gelu %h\n"
+         "%z = gemm %a, @d<32 x 32 x f32> {epilogue = [residual(%a)]}",
+         "%z, %x"));
+}
+
+// A rank with whole experts has the others' rows of nothing that these compute.
+TEST(ShardSums, ExpertsWithSeveralReaders) {
+  const std::string experts =
+      "%r = linear %x, @router<4 x 32 x f32>\n%e, %w = route %r {top_k = 1}\n"
+      "%eg = expert_linear %x, %e, @gate<4 x 32 x 32 x f32>\n%ef = silu %eg\n"
+      "%d = expert_linear %ef, %e, @down<4 x 32 x 32 x f32>\n%y = combine %d, %w\n";
+  ExpectTheWhole(
+      Of(experts + "%d2 = expert_linear %ef, %e, @other<4 x 32 x 32 x f32>\n%z = combine %d2, %w", "%y, %z"));
+  ExpectTheWhole(Of(experts + "%z = add %y, %ef", "%y, %z"));
+}
+
 }  // namespace
 }  // namespace xjit
