@@ -331,7 +331,7 @@ class FunctionSharder {
       for (const Op* user : f_.Users(op->result())) {
         const bool own = std::find(ops.begin(), ops.end(), user) != ops.end();
         if (own && !ReadsBeyondFirst(*user, op->result())) continue;
-        if (own || (!IsColumnwise(user->code) && user->code != OpCode::kSlice)) return user;
+        if (own || (!Info(user->code).elementwise && user->code != OpCode::kSlice)) return user;
         left.push_back(user);
       }
     }

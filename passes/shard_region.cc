@@ -59,22 +59,6 @@ Weight* ProductWeight(const Op& op) {
   return IsProduct(op) || op.code == OpCode::kLinear || op.code == OpCode::kExpertLinear ? WeightOf(op) : nullptr;
 }
 
-bool IsColumnwise(OpCode code) {
-  switch (code) {
-    case OpCode::kSilu:
-    case OpCode::kGelu:
-    case OpCode::kScale:
-    case OpCode::kSoftCap:
-    case OpCode::kMul:
-    case OpCode::kAdd:
-    case OpCode::kClampedSwiglu:
-    case OpCode::kAddBias:
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool ReadsBeyondFirst(const Op& op, const Value* value) {
   return std::any_of(op.operands.begin() + 1, op.operands.end(),
                      [value](const Operand& o) { return o.value == value; });
@@ -107,7 +91,7 @@ Anchor FindAnchor(const Value* x) {
       if (op->Item("epilogue", "combine") == nullptr) anchor.products.push_back(op);
     } else if (op->code == OpCode::kExpertBias || op->code == OpCode::kSlice) {
       left.push_back(op->operand(0));
-    } else if (IsColumnwise(op->code)) {
+    } else if (Info(op->code).elementwise) {
       for (const Operand& o : op->operands) {
         if (o.value != nullptr) left.push_back(o.value);
       }
@@ -246,7 +230,7 @@ std::string Region::Visit(Op* op, Demands* demands) {
       demands->emplace_back(op->operand(0), want);
       return "";
     default:
-      if (!IsColumnwise(op->code)) return fmt::format("{} is not computed column by column", Name(op->code));
+      if (!Info(op->code).elementwise) return fmt::format("{} is not computed column by column", Name(op->code));
       if (op->code == OpCode::kAddBias && want.slots != 1) return "a bias for all slots";
       for (size_t i = 0; i < op->operands.size(); ++i) {
         Value* value = op->operand(i);

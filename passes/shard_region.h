@@ -38,8 +38,6 @@ Weight* ProductWeight(const Op& op);
 bool IsExpertOp(const Op& op);
 // Whether an operand but the first is the value.
 bool ReadsBeyondFirst(const Op& op, const Value* value);
-// Works on each column for itself, of all its value operands alike.
-bool IsColumnwise(OpCode code);
 // The op that wrote the cache which `reader` reads: the last store before it.
 Op* StoreOf(const Function& f, const Op* reader);
 
