@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMostFunctions = 1 << 12;
 constexpr size_t kMostOps = 1 << 14;  // of a function
 // No tensor has more dimensions: [experts, n, k].
-constexpr size_t kMostDims = 4;
+constexpr size_t kMostDims = 3;
 // Elements of a tensor's constant dimensions: far more than any memory holds, and sums of bytes stay below overflow.
 constexpr int64_t kMostElements = int64_t{1} << 50;
 constexpr int64_t kMostSize = int64_t{1} << 40;

@@ -38,6 +38,12 @@ std::string ToString(const WeightRange& range) {
                          : fmt::format("{}:{}:{}", range.begin, range.end, range.step);
 }
 
+// Whether a ref of a weight of rank 3 is a matrix; `stacked`: its place among those joined by '&', `experts`: how many
+// it counts for.
+bool IsOneMatrix(const WeightRef& ref, size_t stacked, int64_t experts) {
+  return ref.ranges.size() == 2 || (ref.ranges.empty() && stacked > 0 && experts == 1);
+}
+
 }  // namespace
 
 absl::StatusOr<WeightRef> ParseWeightRef(std::string_view text) {
@@ -70,21 +76,24 @@ std::string ToString(const WeightRef& ref) {
   return text;
 }
 
-absl::StatusOr<std::string> SliceWeightName(std::string_view name, int rank, int dim, int64_t begin, int64_t end) {
+absl::StatusOr<std::string> SliceWeightName(std::string_view name, int rank, int dim, int64_t begin, int64_t end,
+                                            std::span<const int64_t> stack_experts) {
+  const auto pieces = Split(name, "&");
+  if (pieces.size() != std::max<size_t>(stack_experts.size(), 1)) {
+    return Internal("'@{}' stacks {} symbols but has {} counts of experts", name, pieces.size(), stack_experts.size());
+  }
   std::string out;
-  bool first = true;
-  for (const std::string_view piece : Split(name, "&")) {
-    XJIT_ASSIGN_OR_RETURN(WeightRef ref, ParseWeightRef(piece));
-    const bool matrix = rank == 3 && (ref.ranges.size() == 2 || (ref.ranges.empty() && !first));
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    XJIT_ASSIGN_OR_RETURN(WeightRef ref, ParseWeightRef(pieces[i]));
+    const bool matrix = rank == 3 && IsOneMatrix(ref, i, i < stack_experts.size() ? stack_experts[i] : 0);
     const int own_rank = matrix ? 2 : rank, own_dim = matrix ? dim - 1 : dim;
     if (own_dim >= 0) {
       ref.ranges.resize(static_cast<size_t>(own_rank));
       WeightRange& range = ref.ranges[static_cast<size_t>(own_dim)];
       range = {range.At(begin), range.At(end - 1) + 1, range.step};
     }
-    if (!first) out += '&';
+    if (i > 0) out += '&';
     out += ToString(ref);
-    first = false;
   }
   return out;
 }
@@ -117,7 +126,7 @@ WeightRows::Source WeightRows::At(int64_t n) const {
   size_t stacked = 0;
   while (stacked + 1 < stack_experts_.size() && expert >= stack_experts_[stacked]) expert -= stack_experts_[stacked++];
   source.ref = &refs_[source.part * stack_experts_.size() + stacked];
-  source.matrix = !experts_ || source.ref->ranges.size() == 2 || (source.ref->ranges.empty() && stacked > 0);
+  source.matrix = !experts_ || IsOneMatrix(*source.ref, stacked, stack_experts_[stacked]);
   source.expert = source.matrix ? 0 : source.ref->experts().At(expert);
   source.row = source.ref->rows().At(row);
   source.columns = source.ref->columns();

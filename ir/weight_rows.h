@@ -7,7 +7,7 @@
 //   range := ':' | begin ':' end | begin ':' end ':' step
 //
 // "q+k+v", "gate|up", "qkv[0:64,:]", "o[:,0:2816]", "gate_exps[:,0:352,:]&shared_gate[0:352,:]". In a weight of rank 3,
-// a ref with two ranges, and a ref with none that stands for one expert behind an '&', is a matrix: that expert.
+// a ref with two ranges, and a ref with none that counts for one expert behind an '&', is a matrix: that expert.
 #pragma once
 
 #include <cstdint>
@@ -52,10 +52,10 @@ absl::StatusOr<WeightRef> ParseWeightRef(std::string_view text);
 std::string ToString(const WeightRef& ref);
 
 // `name` with elements [begin, end) of dimension `dim` of a weight of `rank` dimensions, for every ref of a name
-// without
-// '+' and '|'; slices of slices compose. A ref that is a matrix within a rank 3 weight is left out of slices of
-// experts.
-absl::StatusOr<std::string> SliceWeightName(std::string_view name, int rank, int dim, int64_t begin, int64_t end);
+// without '+' and '|'; slices of slices compose. `stack_experts` as the weight has them. A ref that is a matrix within
+// a rank 3 weight is left out of slices of experts.
+absl::StatusOr<std::string> SliceWeightName(std::string_view name, int rank, int dim, int64_t begin, int64_t end,
+                                            std::span<const int64_t> stack_experts = {});
 
 // Where the rows of a weight come from. Parses the name once: keep it while asking for many rows.
 class WeightRows {

@@ -12,12 +12,23 @@ Encoding LayerContext::Find(std::string_view symbol) const {
   return it == encodings.end() ? Encoding() : it->second;
 }
 
+namespace {
+
+// A group is no longer than a row: checkpoints declare "the whole row" without its length.
+Encoding OfRow(Encoding encoding, int64_t k) {
+  Scales& s = encoding.scales;
+  if (s.kind == Scales::Kind::kGroup && s.cols > k) s.cols = static_cast<int32_t>(k);
+  return encoding;
+}
+
+}  // namespace
+
 Operand LayerContext::M(std::string_view symbol, int64_t n, int64_t k) const {
-  return b.W(symbol, Type::Weight({{n, 0}, {k, 0}}, Find(symbol)));
+  return b.W(symbol, Type::Weight({{n, 0}, {k, 0}}, OfRow(Find(symbol), k)));
 }
 
 Operand LayerContext::E(std::string_view symbol, int64_t experts, int64_t n, int64_t k) const {
-  return b.W(symbol, Type::Weight({{experts, 0}, {n, 0}, {k, 0}}, Find(symbol)));
+  return b.W(symbol, Type::Weight({{experts, 0}, {n, 0}, {k, 0}}, OfRow(Find(symbol), k)));
 }
 
 namespace {

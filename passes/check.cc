@@ -30,6 +30,21 @@ uint64_t HashName(std::string_view name) {
 // Enough tokens that chunks, windows and causality show.
 constexpr int kCheckRows = 5;
 
+// Interpreting on random inputs is for texts of a person's size.
+absl::Status CheckSize(const Function& f) {
+  constexpr int64_t kMostColumns = 1 << 20, kMostValues = int64_t{1} << 32;
+  for (const auto& w : f.weights) {
+    int64_t values = 1;
+    for (const Dim& d : w->type.dims) values = d.size > kMostValues / values ? kMostValues + 1 : values * d.size;
+    if (values > kMostValues) return Unimplemented("@{}: '@{}' is too large to be checked", f.name, w->name);
+  }
+  for (const auto& arg : f.args) {
+    if (arg->type.cols() > kMostColumns)
+      return Unimplemented("@{}: '%{}' is too large to be checked", f.name, arg->name);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status RandomWeights::Row(int64_t layer, const Weight& w, int64_t n, std::span<float> out) {
@@ -52,21 +67,6 @@ absl::Status RandomWeights::Row(int64_t layer, const Weight& w, int64_t n, std::
   constexpr float kScale = 1.7320508f / 8;  // sqrt(3), for a uniform distribution, / sqrt(64)
   const WeightRows::Source from = rows_->At(n);
   for (size_t i = 0; i < out.size(); ++i) out[i] = kScale * value(from, from.columns.At(static_cast<int64_t>(i)));
-  return absl::OkStatus();
-}
-
-// Interpreting on random inputs is for texts of a person's size.
-absl::Status CheckSize(const Function& f) {
-  constexpr int64_t kMostColumns = 1 << 20, kMostValues = int64_t{1} << 32;
-  for (const auto& w : f.weights) {
-    int64_t values = 1;
-    for (const Dim& d : w->type.dims) values = d.size > kMostValues / values ? kMostValues + 1 : values * d.size;
-    if (values > kMostValues) return Unimplemented("@{}: '@{}' is too large to be checked", f.name, w->name);
-  }
-  for (const auto& arg : f.args) {
-    if (arg->type.cols() > kMostColumns)
-      return Unimplemented("@{}: '%{}' is too large to be checked", f.name, arg->name);
-  }
   return absl::OkStatus();
 }
 
@@ -185,7 +185,16 @@ absl::Status CompareObserved(const Observed& want, const Observed& got, double l
     for (size_t r = 0; r < results.size(); ++r) {
       const auto& a = results[r].f;
       const auto& b = it->second[r].f;
-      if (a.size() != b.size()) return Internal("@{}: result {} has another size", name, r);
+      const auto& ids = results[r].ids;
+      const auto& got_ids = it->second[r].ids;
+      if (a.size() != b.size() || ids.size() != got_ids.size()) {
+        return Internal("@{}: result {} has another size", name, r);
+      }
+      const auto other = std::mismatch(ids.begin(), ids.end(), got_ids.begin());
+      if (other.first != ids.end()) {
+        return Internal("@{}: result {} has {} at {} instead of {}", name, r, *other.second, other.first - ids.begin(),
+                        *other.first);
+      }
       double square = 0, worst = 0;
       for (size_t i = 0; i < a.size(); ++i) {
         square += static_cast<double>(a[i]) * static_cast<double>(a[i]);

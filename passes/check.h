@@ -44,9 +44,9 @@ absl::StatusOr<std::vector<Observed>> ObserveRanks(std::span<const std::unique_p
 // or int8 (1/254 of a block's maximum).
 double CheckBound(PassStage stage);
 
-// Internal error naming the function and the difference where `got` is further from `want` than the bound. With a
-// module, the bound of a function that repeats layers grows with the square root of their number: their roundings add
-// up like independent errors.
+// Internal error naming the function and the difference where `got` is further from `want` than the bound, or numbers
+// (i32) differ at all. With a module, the bound of a function that repeats layers grows with the square root of their
+// number: their roundings add up like independent errors.
 absl::Status CompareObserved(const Observed& want, const Observed& got, double layer_bound,
                              const Module* module = nullptr);
 

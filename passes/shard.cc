@@ -23,7 +23,7 @@ namespace {
 // 1, 2, 3: the numbers of elements that ranks get.
 std::vector<int64_t> Sizes(int64_t size, int64_t unit, int tp) {
   std::vector<int64_t> sizes;
-  for (int rank = 0; rank < tp; ++rank) sizes.push_back(ShareOf(size, unit, tp, rank).size());
+  for (int rank = 0; rank < tp; ++rank) sizes.push_back(DealtShare(size, unit, tp, rank).size());
   return sizes;
 }
 
@@ -88,7 +88,8 @@ class FunctionSharder {
     const int64_t heads = anchor.heads->Int("heads");
     const int64_t each = anchor.heads->result()->type.cols() / heads;
     std::string why;
-    const HeadShare share = Heads(*anchor.heads, each, ColumnBlock(ProductWeight(*o)->type.encoding()), &why);
+    const HeadShare share = Heads(
+        *anchor.heads, each, ColumnBlock(ProductWeight(*o)->type.encoding(), ProductWeight(*o)->type.cols()), &why);
     if (!why.empty()) {
       context_.Missed(f_, *o, why);
       return absl::OkStatus();
@@ -120,7 +121,7 @@ class FunctionSharder {
       return share;
     }
     if (IsLatent(anchor)) {
-      share.heads = ShareOf(heads, unit(each), tp(), context_.rank);
+      share.heads = DealtShare(heads, unit(each), tp(), context_.rank);
       return share;
     }
     const int64_t kv_heads = anchor.Int("kv_heads");
@@ -130,12 +131,12 @@ class FunctionSharder {
     const int64_t kv_unit = unit(each * groups[0]);
     const bool whole = given == anchor.attrs.end() && Units(kv_heads, kv_unit) >= tp();
     if (whole) {
-      share.kv_heads = ShareOf(kv_heads, kv_unit, tp(), context_.rank);
+      share.kv_heads = DealtShare(kv_heads, kv_unit, tp(), context_.rank);
       share.heads = {share.kv_heads.begin * groups[0], share.kv_heads.end * groups[0]};
       share.groups.assign(static_cast<size_t>(share.kv_heads.size()), groups[0]);
       return share;
     }
-    share.heads = ShareOf(heads, unit(each), tp(), context_.rank);
+    share.heads = DealtShare(heads, unit(each), tp(), context_.rank);
     share.kv_heads = {-1, -1};
     int64_t at = 0;
     for (size_t g = 0; g < groups.size(); at += groups[g], ++g) {
@@ -181,7 +182,7 @@ class FunctionSharder {
       const Scales& s = ProductWeight(*product)->type.scales;
       if (s.kind == Scales::Kind::kBlock) scales = std::lcm(scales, static_cast<int64_t>(s.rows));
     }
-    const int64_t unit = ColumnUnit(size, ColumnBlock(w.type.encoding()), scales, tp());
+    const int64_t unit = DealUnit(size, ColumnBlock(w.type.encoding(), size), scales, tp());
     if (experts) {
       XJIT_ASSIGN_OR_RETURN(const bool whole, WholeExperts(down, size, unit));
       if (whole) return absl::OkStatus();
@@ -195,7 +196,7 @@ class FunctionSharder {
     if (scales > 1 && unit % scales != 0) {
       text += fmt::format(", which divide blocks of {} with one scale, as these would not be balanced", scales);
     }
-    return Split(down, {{ShareOf(size, unit, tp(), context_.rank)}, experts ? slots : 1}, nullptr, text);
+    return Split(down, {{DealtShare(size, unit, tp(), context_.rank)}, experts ? slots : 1}, nullptr, text);
   }
 
   // Gives the product its columns of x, and all that x is computed from its share.
@@ -224,7 +225,7 @@ class FunctionSharder {
     const double p = visited / static_cast<double>(experts - constant);
     double most = 0;
     for (int rank = 0; rank < tp(); ++rank) {
-      const Span share = ShareOf(experts, 1, tp(), rank);
+      const Span share = DealtShare(experts, 1, tp(), rank);
       const auto fixed = static_cast<double>(std::clamp(share.end - (experts - constant), int64_t{0}, share.size()));
       const double own = static_cast<double>(share.size()) - fixed;
       // The largest of tp sums of `own` draws with probability p, as of normal variables: mean + deviation
@@ -274,7 +275,7 @@ class FunctionSharder {
       context_.Missed(f_, *down, fmt::format("whole experts: {}", why));
       return false;
     }
-    const Span share = ShareOf(experts, 1, tp(), context_.rank);
+    const Span share = DealtShare(experts, 1, tp(), context_.rank);
     for (Op* op : ops) XJIT_RETURN_IF_ERROR(TakeExperts(op, share));
     for (Op* op : sorts) {
       op->attrs["first"] = op->Int("first") + share.begin;
@@ -302,6 +303,9 @@ class FunctionSharder {
     for (const Op* product : anchor.products) {
       if (std::find(ops->begin(), ops->end(), product) == ops->end()) return "its x is no experts' result";
     }
+    if (const Op* reader = OutsideReader(*ops, *down)) {
+      return fmt::format("{} reads what its x is computed from", Name(reader->code));
+    }
     for (const Value* route : routes) {
       if (route->def == nullptr || route->def->code != OpCode::kMoeSort) return "its order is not of moe_sort";
       for (const Op* user : f_.Users(route)) {
@@ -310,6 +314,29 @@ class FunctionSharder {
       if (std::find(sorts->begin(), sorts->end(), route->def) == sorts->end()) sorts->push_back(route->def);
     }
     return "";
+  }
+
+  // What ops of a rank's experts compute is right in the rows of its experts only, which `down` and its bias look at:
+  // an op other than these that reads it, nullptr where there is none.
+  const Op* OutsideReader(const std::vector<Op*>& ops, const Op& down) const {
+    std::set<const Op*> seen;
+    std::vector<const Op*> left;
+    for (const Op* op : ops) {
+      const bool behind = op->code == OpCode::kExpertBias && op->operand(0) == down.result();
+      if (op != &down && !behind) left.push_back(op);
+    }
+    while (!left.empty()) {
+      const Op* op = left.back();
+      left.pop_back();
+      if (!seen.insert(op).second) continue;
+      for (const Op* user : f_.Users(op->result())) {
+        const bool own = std::find(ops.begin(), ops.end(), user) != ops.end();
+        if (own && !ReadsBeyondFirst(*user, op->result())) continue;
+        if (own || (!Info(user->code).elementwise && user->code != OpCode::kSlice)) return user;
+        left.push_back(user);
+      }
+    }
+    return nullptr;
   }
 
   absl::Status TakeExperts(Op* op, Span share) {
@@ -324,9 +351,9 @@ class FunctionSharder {
 
   // Rows of the vocabulary are dealt in whole panels where there are enough.
   Span Vocabulary(int64_t size, int64_t* unit) const {
-    *unit = ColumnUnit(size, 1, 1, tp());
+    *unit = DealUnit(size, 1, 1, tp());
     if (*unit == 0) *unit = 1;
-    return ShareOf(size, *unit, tp(), context_.rank);
+    return DealtShare(size, *unit, tp(), context_.rank);
   }
 
   absl::Status Embed(Op* op) {
@@ -348,8 +375,12 @@ class FunctionSharder {
 
   absl::Status Logits(Op* op) {
     const int64_t size = op->weight(1)->type.rows();
-    if (size < tp() || op->Item("epilogue", "residual") != nullptr || op->weight(1)->interleaved()) {
-      context_.Missed(f_, *op, fmt::format("{} rows for {} ranks", size, tp()));
+    std::string why;
+    if (size < tp()) why = fmt::format("{} rows for {} ranks", size, tp());
+    if (op->Item("epilogue", "residual") != nullptr) why = "a residual in its epilogue";
+    if (op->weight(1)->interleaved()) why = "its weight is interleaved";
+    if (!why.empty()) {
+      context_.Missed(f_, *op, why);
       return absl::OkStatus();
     }
     int64_t unit = 1;

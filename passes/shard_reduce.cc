@@ -155,7 +155,8 @@ class Placer {
     if (f_.IndexOf(a.local->def) > f_.IndexOf(b.local->def)) std::swap(a, b);
     Op* later = b.local->def;
     const bool chain = later->code == OpCode::kGemm || later->Item("epilogue", "combine") != nullptr;
-    if (chain && later->Item("epilogue", "residual") == nullptr && partial_.contains(later) && AloneIn(b.local, op)) {
+    if (chain && a.local != b.local && later->Item("epilogue", "residual") == nullptr && partial_.contains(later) &&
+        AloneIn(b.local, op)) {
       later->AddItem("epilogue", "residual", {{a.local, nullptr}});
       sum.local = b.local;
       Replace(op, std::move(sum));
@@ -166,8 +167,14 @@ class Placer {
     return true;
   }
 
-  // Whether no op that is still to come and no carried sum but `op`'s needs the value.
+  // Whether nothing but `op` reads the value, or will once the sums that are still carried are placed.
   bool AloneIn(const Value* value, const Op* op) const {
+    for (const auto& reader : f_.ops) {
+      if (reader.get() == op || dead_.contains(reader.get())) continue;
+      for (const Operand& o : reader->operands) {
+        if (o.value == value) return false;
+      }
+    }
     for (const auto& [carried, sum] : sums_) {
       if (sum.local != value) continue;
       for (size_t i = at_; i < f_.ops.size(); ++i) {

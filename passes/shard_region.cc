@@ -51,13 +51,17 @@ bool IsStore(OpCode code) {
          code == OpCode::kLatentStore;
 }
 
-// Works on each column for itself, of all its value operands alike.
 bool Attends(const Op& op) { return IsAttention(op.code) || IsExpanded(op.code); }
 
 }  // namespace
 
 Weight* ProductWeight(const Op& op) {
   return IsProduct(op) || op.code == OpCode::kLinear || op.code == OpCode::kExpertLinear ? WeightOf(op) : nullptr;
+}
+
+bool ReadsBeyondFirst(const Op& op, const Value* value) {
+  return std::any_of(op.operands.begin() + 1, op.operands.end(),
+                     [value](const Operand& o) { return o.value == value; });
 }
 
 bool IsExpertOp(const Op& op) {
@@ -100,7 +104,12 @@ std::string Region::Demand(Op* user, Value* value, const Columns& columns) {
   if (value->def != nullptr && claimed_.contains(value->def)) {
     return fmt::format("%{} is already shared out in another way", value->name);
   }
-  demands_[value].emplace_back(user, columns);
+  auto& demands = demands_[value];
+  for (const auto& [reader, other] : demands) {
+    if (reader == user && other != columns)
+      return fmt::format("different columns of %{} are read at once", value->name);
+  }
+  demands.emplace_back(user, columns);
   return "";
 }
 
@@ -128,6 +137,7 @@ std::string Region::Settle(const Value* value, Columns* want) const {
 std::string Region::Plan(Op* user, Value* x, Columns want, const HeadShare* share) {
   share_ = share;
   const Anchor anchor = FindAnchor(x);
+  if (ReadsBeyondFirst(*user, x)) return "what it adds is its x";
   if (std::string why = Demand(user, x, want); !why.empty()) return why;
   int anchored = 0;
   for (int i = f_.IndexOf(user) - 1; i >= 0; --i) {

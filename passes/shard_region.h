@@ -36,6 +36,8 @@ Anchor FindAnchor(const Value* x);
 // The weight operand of a product, nullptr of other ops.
 Weight* ProductWeight(const Op& op);
 bool IsExpertOp(const Op& op);
+// Whether an operand but the first is the value.
+bool ReadsBeyondFirst(const Op& op, const Value* value);
 // The op that wrote the cache which `reader` reads: the last store before it.
 Op* StoreOf(const Function& f, const Op* reader);
 

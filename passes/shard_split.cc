@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "ir/weight_rows.h"
 
@@ -14,9 +15,10 @@ constexpr int64_t kPreferred = 32, kLeast = 16;
 
 Span Intersect(Span a, Span b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
-absl::StatusOr<std::string> SliceName(const std::string& name, size_t rank, size_t dim, Span span, int64_t size) {
+absl::StatusOr<std::string> SliceName(const std::string& name, size_t rank, size_t dim, Span span, int64_t size,
+                                      std::span<const int64_t> stack_experts) {
   if (span == Span{0, size}) return name;
-  return SliceWeightName(name, static_cast<int>(rank), static_cast<int>(dim), span.begin, span.end);
+  return SliceWeightName(name, static_cast<int>(rank), static_cast<int>(dim), span.begin, span.end, stack_experts);
 }
 
 std::string Joined(const std::vector<std::string>& names, char separator) {
@@ -39,21 +41,23 @@ Weight* AddLike(Function& f, const Weight& like, std::string_view name, Type typ
 
 }  // namespace
 
-Span ShareOf(int64_t size, int64_t unit, int ranks, int rank) {
+Span DealtShare(int64_t size, int64_t unit, int ranks, int rank) {
   const int64_t units = Units(size, unit), each = units / ranks, more = units % ranks;
   const auto begin = [&](int64_t r) { return std::min(size, (r * each + std::min(r, more)) * unit); };
   return {begin(rank), begin(rank + 1)};
 }
 
-int64_t ColumnBlock(const Encoding& encoding) {
-  // Where an order of activation says which group a column is of, groups are not runs of columns.
-  if (encoding.scales.kind == Scales::Kind::kGroup) return encoding.scales.act_order ? 1 : encoding.scales.cols;
+int64_t ColumnBlock(const Encoding& encoding, int64_t columns) {
+  const Scales& s = encoding.scales;
+  // A group of the whole row is a scale of the row: every share takes it. Where an order of activation says which group
+  // a column is of, groups are not runs of columns.
+  if (s.kind == Scales::Kind::kGroup && s.cols < columns) return s.act_order ? 1 : s.cols;
   return Info(encoding.type).block_elems;
 }
 
-int64_t ColumnUnit(int64_t size, int64_t block, int64_t scales, int ranks) {
+int64_t DealUnit(int64_t size, int64_t block, int64_t scales, int ranks) {
   const auto unit = [&](int64_t of) { return std::lcm(of, block); };
-  const auto largest = [&](int64_t of) { return ShareOf(size, of, ranks, 0).size(); };
+  const auto largest = [&](int64_t of) { return DealtShare(size, of, ranks, 0).size(); };
   if (scales > 1) {
     const int64_t whole = unit(std::lcm(scales, kPreferred));
     // A block cut in two costs a kernel one shorter block and no byte; columns more cost the busiest rank their bytes.
@@ -78,7 +82,7 @@ absl::StatusOr<Weight*> SelectRows(Function& f, const Weight& w, const std::vect
         own = {own.begin - at, own.end - at};
       }
       if (own.size() <= 0) continue;
-      XJIT_ASSIGN_OR_RETURN(std::string name, SliceName(part.name, rank, dim, own, part.rows));
+      XJIT_ASSIGN_OR_RETURN(std::string name, SliceName(part.name, rank, dim, own, part.rows, w.stack_experts));
       names.push_back(std::move(name));
       part_rows.push_back(own.size());
     }
@@ -95,11 +99,16 @@ absl::StatusOr<Weight*> SelectColumns(Function& f, const Weight& w, Span columns
   const size_t rank = w.type.dims.size();
   std::vector<std::string> names;
   for (const Weight::Part& part : w.parts()) {
-    XJIT_ASSIGN_OR_RETURN(std::string name, SliceName(part.name, rank, rank - 1, columns, w.type.cols()));
+    XJIT_ASSIGN_OR_RETURN(std::string name,
+                          SliceName(part.name, rank, rank - 1, columns, w.type.cols(), w.stack_experts));
     names.push_back(std::move(name));
   }
   Type type = w.type;
   type.dims.back().size = columns.size();
+  // A group of the whole row stays one.
+  if (type.scales.kind == Scales::Kind::kGroup && type.scales.cols >= w.type.cols()) {
+    type.scales.cols = static_cast<int32_t>(std::min<int64_t>(type.scales.cols, columns.size()));
+  }
   return AddLike(f, w, Joined(names, w.interleaved() ? '|' : '+'), std::move(type), w.part_rows, w.stack_experts);
 }
 
@@ -118,7 +127,7 @@ absl::StatusOr<Weight*> SelectExperts(Function& f, const Weight& w, Span experts
       rest.remove_prefix(std::min(end + 1, rest.size()));
       const Span own = Intersect(experts, {at, at + count});
       if (own.size() > 0) {
-        XJIT_ASSIGN_OR_RETURN(std::string name, SliceName(ref, 3, 0, {own.begin - at, own.end - at}, count));
+        XJIT_ASSIGN_OR_RETURN(std::string name, SliceName(ref, 3, 0, {own.begin - at, own.end - at}, count, {}));
         // A matrix is known as one by its place behind an '&' or by its two ranges.
         if (at > 0 && refs.empty() && count == 1 && name.find('[') == std::string::npos) name += "[:,:]";
         refs.push_back(std::move(name));

@@ -452,13 +452,35 @@ TEST(WeightNames, SlicesComposeAndErrorsAreNamed) {
   EXPECT_EQ(SliceWeightName("q", 2, 0, 16, 32).value(), "q[16:32,:]");
   EXPECT_EQ(SliceWeightName("qkv[64:128,:]", 2, 0, 16, 32).value(), "qkv[80:96,:]");
   EXPECT_EQ(SliceWeightName("gate_up[:,0:64:2,:]", 3, 1, 8, 16).value(), "gate_up[:,16:31:2,:]");
-  EXPECT_EQ(SliceWeightName("gate&shared", 3, 1, 0, 8).value(), "gate[:,0:8,:]&shared[0:8,:]");
-  EXPECT_EQ(SliceWeightName("down&shared", 3, 2, 8, 16).value(), "down[:,:,8:16]&shared[:,8:16]");
+  EXPECT_EQ(SliceWeightName("gate&shared", 3, 1, 0, 8, std::vector<int64_t>{8, 1}).value(),
+            "gate[:,0:8,:]&shared[0:8,:]");
+  EXPECT_EQ(SliceWeightName("down&shared", 3, 2, 8, 16, std::vector<int64_t>{8, 1}).value(),
+            "down[:,:,8:16]&shared[:,8:16]");
+  EXPECT_EQ(SliceWeightName("a&b", 3, 2, 8, 16, std::vector<int64_t>{8, 2}).value(), "a[:,:,8:16]&b[:,:,8:16]");
+  EXPECT_THAT(Message(SliceWeightName("a&b", 3, 2, 8, 16).status()), HasSubstr("stacks 2 symbols"));
   EXPECT_THAT(Error(OneOp("%y = linear %x, @w[0:3,:]<4 x 8 x f32>")), HasSubstr("'@w[0:3,:]' is not 4 rows"));
   EXPECT_THAT(Error(OneOp("%y = linear %x, @w[:,0:3]<4 x 8 x f32>")), HasSubstr("is not 8 columns"));
   EXPECT_THAT(Error(OneOp("%y = linear %x, @w[3:1,:]<4 x 8 x f32>")), HasSubstr("'3:1' is not a range"));
   EXPECT_THAT(Error(OneOp("%y = linear %x, @w[0:4]<4 x 8 x f32>")), HasSubstr("has 1 ranges"));
   EXPECT_THAT(Error(OneOp("%y = linear %x, @a&b<4 x 8 x f32>")), HasSubstr("stacks 2 symbols"));
+}
+
+// Behind an '&' a symbol stands for a matrix only where it counts for one expert.
+TEST(WeightNames, StackedSymbolsHaveTheirExperts) {
+  Weight w;
+  w.name = "a&b&c";
+  w.type = Type::Weight({{5, 0}, {4, 0}, {8, 0}}, DType::kF32);
+  w.stack_experts = {2, 2, 1};
+  ASSERT_TRUE(CheckWeight(w).ok()) << CheckWeight(w);
+  const auto rows = WeightRows::Of(w);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  std::vector<std::string> sources;
+  for (int64_t expert = 0; expert < 5; ++expert) {
+    const auto at = rows->At(expert * 4 + 3);
+    sources.push_back(fmt::format("{}{} {} {}", at.ref->symbol, at.matrix ? "" : " of experts", at.expert, at.row));
+  }
+  EXPECT_THAT(sources,
+              ElementsAre("a of experts 0 3", "a of experts 1 3", "b of experts 0 3", "b of experts 1 3", "c 0 3"));
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ TEST(Limits, DimensionsOpsAndFunctions) {
   std::string dims;
   for (int i = 0; i < 1000; ++i) dims += "1 x ";
   EXPECT_THAT(Errors("module @m { func @f(%x: tensor<" + dims + "f32>) { return } }"),
-              ElementsAre(HasSubstr("more than 4 dimensions")));
+              ElementsAre(HasSubstr("more than 3 dimensions")));
   std::string ops, functions;
   for (int i = 0; i < 20000; ++i) ops += fmt::format("%y{} = silu %x\n", i);
   EXPECT_THAT(Errors(InFunction(ops + "return %x")), ElementsAre(HasSubstr("more than 16384 ops")));

@@ -74,6 +74,21 @@ TEST(Llama, EncodingsAndNamesNotGivenAreF32) {
   EXPECT_EQ(module->Find("layer")->FindWeight("o")->type.elem, DType::kF32);
 }
 
+TEST(Llama, AGroupEndsWithItsRow) {
+  const ModelSpec spec = Llama(1);
+  ModelWeights weights = Weights(spec);
+  weights.layers[0]["o"] = weights.layers[0]["down"] = Encoding::Int4(INT32_MAX, true);
+  weights.layers[0]["gate"] = Encoding::Int4(32, false);
+  const auto module = Build(spec, weights);
+  ASSERT_NE(module, nullptr);
+  const Function& layer = *module->Find("layer");
+  for (const char* name : {"o", "down"}) {
+    const Type& type = layer.FindWeight(name)->type;
+    EXPECT_EQ(type.encoding(), Encoding::Int4(static_cast<int32_t>(type.cols()), true)) << name;
+  }
+  EXPECT_EQ(layer.FindWeight("gate")->type.encoding(), Encoding::Int4(32, false));
+}
+
 TEST(Llama, LayersOfOneKindShareAFunction) {
   const ModelSpec spec = Llama(6);
   ModelWeights weights = Weights(spec);

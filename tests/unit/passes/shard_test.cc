@@ -29,11 +29,11 @@ TEST(Split, DealsUnitsEvenlyAndLargerSharesFirst) {
         SCOPED_TRACE(fmt::format("{} in {} to {}", size, unit, ranks));
         int64_t at = 0, before = size;
         for (int rank = 0; rank < ranks; ++rank) {
-          const Span share = ShareOf(size, unit, ranks, rank);
+          const Span share = DealtShare(size, unit, ranks, rank);
           EXPECT_EQ(share.begin, at);
           EXPECT_LE(share.size(), before);
           // At most one unit less than the first has.
-          EXPECT_GE(Units(share.size(), unit) + 1, Units(ShareOf(size, unit, ranks, 0).size(), unit));
+          EXPECT_GE(Units(share.size(), unit) + 1, Units(DealtShare(size, unit, ranks, 0).size(), unit));
           EXPECT_TRUE(share.begin % unit == 0 || share.size() == 0);
           before = share.size();
           at = share.end;
@@ -45,16 +45,18 @@ TEST(Split, DealsUnitsEvenlyAndLargerSharesFirst) {
 }
 
 TEST(Split, ColumnsAreDealtInWhatTheirEncodingAllows) {
-  EXPECT_EQ(ColumnUnit(2048, 1, 1, 6), 32);
-  EXPECT_EQ(ColumnUnit(96, 1, 1, 6), 16);  // panels of 16 where 32s are too few
-  EXPECT_EQ(ColumnUnit(80, 1, 1, 6), 0);
-  EXPECT_EQ(ColumnUnit(18432, 1, 128, 6), 128);
-  EXPECT_EQ(ColumnUnit(2048, 1, 128, 6), 32);  // 352 columns at most, 384 in 128s
-  EXPECT_EQ(ColumnUnit(2048, 1, 128, 8), 128);  // 256 either way
-  EXPECT_EQ(ColumnUnit(2048, ColumnBlock(DType::kQ4_K), 1, 6), 256);
-  EXPECT_EQ(ColumnUnit(1024, ColumnBlock(DType::kQ4_K), 1, 6), 0);
-  EXPECT_EQ(ColumnUnit(18944, ColumnBlock(Encoding::Int4(128, true)), 1, 6), 128);
-  EXPECT_EQ(ColumnBlock(Encoding::Int4(128, true, true)), 1);
+  EXPECT_EQ(DealUnit(2048, 1, 1, 6), 32);
+  EXPECT_EQ(DealUnit(96, 1, 1, 6), 16);  // panels of 16 where 32s are too few
+  EXPECT_EQ(DealUnit(80, 1, 1, 6), 0);
+  EXPECT_EQ(DealUnit(18432, 1, 128, 6), 128);
+  EXPECT_EQ(DealUnit(2048, 1, 128, 6), 32);   // 352 columns at most, 384 in 128s
+  EXPECT_EQ(DealUnit(2048, 1, 128, 8), 128);  // 256 either way
+  EXPECT_EQ(DealUnit(2048, ColumnBlock(DType::kQ4_K, 2048), 1, 6), 256);
+  EXPECT_EQ(DealUnit(1024, ColumnBlock(DType::kQ4_K, 2048), 1, 6), 0);
+  EXPECT_EQ(DealUnit(18944, ColumnBlock(Encoding::Int4(128, true), 18944), 1, 6), 128);
+  EXPECT_EQ(ColumnBlock(Encoding::Int4(128, true, true), 1024), 1);
+  // One group a row is every share's.
+  EXPECT_EQ(DealUnit(1024, ColumnBlock(Encoding::Int4(1024, true), 1024), 1, 6), 32);
 }
 
 TEST(Split, WeightsAreCutInTheirSymbolsNumbering) {
@@ -82,6 +84,16 @@ TEST(Split, WeightsAreCutInTheirSymbolsNumbering) {
   const Weight* part = add("kv[0:64:2,:]", {{32, 0}, {64, 0}}, {}, {});
   EXPECT_EQ(cut(SelectRows(f, *part, {{16, 32}})), "kv[32:63:2,:] 16 x 64 x bf16");
   EXPECT_EQ(cut(SelectColumns(f, *part, {8, 16})), "kv[0:64:2,8:16] 32 x 8 x bf16");
+  Weight* row = add("r", {{64, 0}, {128, 0}}, {}, {});
+  row->type = Type::Weight(row->type.dims, Encoding::Int4(128, false));
+  const auto share = SelectColumns(f, *row, {32, 96});
+  ASSERT_TRUE(share.ok());
+  EXPECT_EQ(ToString((*share)->type.encoding()), "i4<group 64>");
+  row->type.scales.cols = 32;
+  EXPECT_EQ(ToString((*SelectColumns(f, *row, {64, 128}))->type.encoding()), "i4<group 32>");
+  const Weight* stacked = add("a&b", {{4, 0}, {32, 0}, {64, 0}}, {}, {2, 2});
+  EXPECT_EQ(cut(SelectRows(f, *stacked, {{0, 16}})), "a[:,0:16,:]&b[:,0:16,:] 4 x 16 x 64 x bf16");
+  EXPECT_EQ(cut(SelectExperts(f, *stacked, {1, 3})), "a[1:2,:,:]&b[0:1,:,:] 2 x 32 x 64 x bf16");
   const Weight* experts = add("g&s|u&t", {{9, 0}, {64, 0}, {32, 0}}, {32, 32}, {8, 1});
   EXPECT_EQ(cut(SelectRows(f, *experts, {{0, 16}})), "g[:,0:16,:]&s[0:16,:]|u[:,0:16,:]&t[0:16,:] 9 x 32 x 32 x bf16");
   EXPECT_EQ(cut(SelectExperts(f, *experts, {4, 6})), "g[4:6,:,:]|u[4:6,:,:] 2 x 64 x 32 x bf16");
@@ -480,6 +492,23 @@ TEST(Shard, SaysWhyAPartStaysWhole) {
   EXPECT_THAT(all, HasSubstr("missed: 32 columns of f32 are too few for 5 ranks"));
 }
 
+TEST(Shard, SaysWhyLogitsStayWhole) {
+  const auto note = [](std::string_view ops, std::string_view args, int64_t n) {
+    const auto module = Parse(fmt::format(
+        "module @m {{\nfunc @f(%x: tensor<L x 32 x f32>{}) -> tensor<L x {} x f32> {{\n{}\nreturn %y\n}}\n}}\n", args,
+        n, ops));
+    PassContext context;
+    context.tp = 4;
+    const PassInfo* list[] = {*FindPass("shard")};
+    EXPECT_TRUE(RunPasses(*module, list, context).ok());
+    return fmt::format("{}", fmt::join(context.notes, "\n"));
+  };
+  EXPECT_THAT(note("%y = linear %x, @w<3 x 32 x f32>", "", 3), HasSubstr("missed: 3 rows for 4 ranks"));
+  EXPECT_THAT(note("%y = gemm %x, @w<64 x 32 x f32> {epilogue = [residual(%h)]}", ", %h: tensor<L x 64 x f32>", 64),
+              HasSubstr("missed: a residual in its epilogue"));
+  EXPECT_THAT(note("%y = gemm %x, @a|b<32|32 x 32 x f32>", "", 64), HasSubstr("missed: its weight is interleaved"));
+}
+
 TEST(Shard, OneRankIsTheWhole) {
   Config c;
   c.tp = 1;
@@ -526,6 +555,19 @@ TEST(Check, SeesWrongRanks) {
   ranks[1] = ranks[0]->Clone();
   const auto wrong = ObserveRanks(ranks, 1);
   EXPECT_TRUE(!wrong.ok() || !CompareObserved(*want, (*wrong)[0], CheckBound(PassStage::kSharded)).ok());
+}
+
+TEST(Check, ComparesNumbersExactly) {
+  const auto numbers = [](std::vector<int32_t> ids) {
+    TensorData data;
+    data.rows = 1;
+    data.cols = static_cast<int64_t>(ids.size());
+    data.ids = std::move(ids);
+    return Observed{{"f", {data}}};
+  };
+  EXPECT_TRUE(CompareObserved(numbers({1, 2}), numbers({1, 2}), 0.1).ok());
+  EXPECT_EQ(Message(CompareObserved(numbers({1, 2}), numbers({1, 3}), 0.1)), "@f: result 0 has 3 at 1 instead of 2");
+  EXPECT_EQ(Message(CompareObserved(numbers({1, 2}), numbers({1}), 0.1)), "@f: result 0 has another size");
 }
 
 }  // namespace
