@@ -27,8 +27,8 @@ struct StoredWeight {
 };
 
 struct StoredOptions {
-  // What the checkpoint's configuration says of the weight, for the size of blocks, which shapes do not tell; nullopt:
-  // nothing.
+  // What the checkpoint's configuration says of the weight, for what tensors do not tell: the size of blocks, and
+  // whether int8 is weight_only; nullopt: nothing.
   std::optional<Encoding> declared;
   bool transposed = false;  // a plain tensor of rank 3 is [experts, columns, rows]
   // A tensor of rank 2 is a vector an expert: [experts, rows, 1].
