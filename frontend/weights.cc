@@ -57,6 +57,14 @@ int64_t WeightNames::RowOrder::Row(int64_t r) const {
 }
 
 void WeightNames::Source::Row(int64_t expert, int64_t row, int64_t begin, int64_t end, float* out) const {
+  if (!keys.empty()) {
+    const int64_t head_rows = key_rows + stored.matrices[0].n;
+    const size_t head = static_cast<size_t>(row / head_rows);
+    row %= head_rows;
+    if (row >= key_rows) return DequantizeRow(stored.matrices[head], row - key_rows, begin, end, out);
+    for (int64_t i = begin; i < end; ++i) DequantizeRow(keys[head], i, row, row + 1, out + (i - begin));
+    return;
+  }
   DequantizeRow(stored.matrices[static_cast<size_t>(expert)], order.Row(row), begin, end, out);
   if (add == 0) return;
   for (int64_t i = 0; i < end - begin; ++i) out[i] += add;
@@ -135,11 +143,34 @@ absl::StatusOr<WeightNames::Source> WeightNames::SourceOf(std::string_view symbo
     if (quant.method == QuantConfig::Method::kGptq) options.gptq_zero_offset = quant.zero_offset;
   }
   Source source;
-  XJIT_ASSIGN_OR_RETURN(source.stored, FindStoredWeight(checkpoint_, name, options));
+  auto stored = FindStoredWeight(checkpoint_, name, options);
+  if (absl::IsNotFound(stored.status()) && symbol == "kv_b") {
+    auto halves = KvHalves(layer);
+    if (!absl::IsNotFound(halves.status())) return halves;
+  }
+  XJIT_ASSIGN_OR_RETURN(source.stored, std::move(stored));
   XJIT_ASSIGN_OR_RETURN(source.order, OrderOf(*t, source.stored));
   // llama.cpp's converter has added it already.
   if ((t->flags & TensorName::kGain) != 0 && !gguf) source.add = static_cast<float>(checkpoint_.spec().norm_offset);
   return source;
+}
+
+absl::StatusOr<WeightNames::Source> WeightNames::KvHalves(int64_t layer) const {
+  XJIT_ASSIGN_OR_RETURN(Source values, SourceOf("kv_b_values", layer, false));
+  XJIT_ASSIGN_OR_RETURN(const Source keys, SourceOf("kv_b_keys", layer, false));
+  StoredWeight& v = values.stored;
+  const StoredWeight& k = keys.stored;
+  if (v.rank != 3 || k.rank != 3 || v.experts != k.experts || v.columns != k.rows) {
+    return InvalidArgument("{} is {}, which does not fit {} of {}", Printable(k.tensors[0]->name), ShapeText(k.shape()),
+                           Printable(v.tensors[0]->name), ShapeText(v.shape()));
+  }
+  values.keys = k.matrices;
+  values.key_rows = k.columns;
+  v.tensors.insert(v.tensors.end(), k.tensors.begin(), k.tensors.end());
+  v.rows = v.experts * (k.columns + v.rows);
+  v.rank = 2;
+  v.experts = 1;
+  return values;
 }
 
 ModelWeights WeightNames::Encodings() const {

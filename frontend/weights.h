@@ -49,6 +49,10 @@ class WeightNames {
     StoredWeight stored;
     RowOrder order;
     float add = 0;  // to every value
+    // kv_b where a file has its keys and values apart (KvHalves): `stored.matrices` are the values of each head, these
+    // its keys, transposed.
+    std::vector<StoredMatrix> keys;
+    int64_t key_rows = 0;  // of a head, in front of those of its values
     // Elements [begin, end) of a row, in the symbol's own numbering.
     void Row(int64_t expert, int64_t row, int64_t begin, int64_t end, float* out) const;
   };
@@ -73,6 +77,9 @@ class WeightNames {
   std::string TensorNameOf(const TensorName& name, int64_t layer) const;
   const TensorName* Find(std::string_view symbol) const;
   absl::StatusOr<RowOrder> OrderOf(const TensorName& name, const StoredWeight& stored) const;
+  // kv_b [heads * (nope + v), r] as llama.cpp's converter has written it since 2025-04: @kv_b_keys [heads, r, nope] and
+  // @kv_b_values [heads, v, r]. NotFound: the family or the file has them not.
+  absl::StatusOr<Source> KvHalves(int64_t layer) const;
   // NotFound: no tensor.
   absl::StatusOr<Source> SourceOf(std::string_view symbol, int64_t layer, bool expert_vectors) const;
   bool MayBeSurplus(const TensorView& view) const;

@@ -61,6 +61,9 @@ struct OpInfo {
   std::vector<AttrSpec> attrs;
   std::vector<std::string_view> results;  // default names; empty: no result
   Effects effects = Effects::kPure;
+  // Element (row, column) of the result depends on that element of the operands alone, and on the column's of a vector:
+  // passes may compute any rows or columns of it on their own.
+  bool elementwise = false;
   // Result types from operands and attributes; may look functions up in the module (repeat).
   absl::Status (*infer)(const Op& op, const Module* module, std::vector<Type>* types) = nullptr;
   // What infer does not see; nullptr: nothing more to check.

@@ -119,6 +119,7 @@ OpInfo DefineRmsNorm() {
 OpInfo DefineAddBias() {
   return {.operands = {{"x", OperandKind::kFloat}, {"bias", OperandKind::kVector}},
           .results = {"y"},
+          .elementwise = true,
           .infer = InferVector,
           .reference = EvalAddBias,
           .doc = "y[m, n] = x[m, n] + bias[n]"};
@@ -126,6 +127,7 @@ OpInfo DefineAddBias() {
 OpInfo DefineAdd() {
   return {.operands = {{"a", OperandKind::kFloat}, {"b", OperandKind::kFloat}},
           .results = {"y"},
+          .elementwise = true,
           .infer = InferBinary,
           .reference = EvalAdd,
           .doc = "y = a + b"};
@@ -133,6 +135,7 @@ OpInfo DefineAdd() {
 OpInfo DefineMul() {
   return {.operands = {{"a", OperandKind::kFloat}, {"b", OperandKind::kFloat}},
           .results = {"y"},
+          .elementwise = true,
           .infer = InferBinary,
           .reference = EvalMul,
           .doc = "y = a * b, element by element"};
@@ -140,6 +143,7 @@ OpInfo DefineMul() {
 OpInfo DefineSilu() {
   return {.operands = {{"x", OperandKind::kFloat}},
           .results = {"y"},
+          .elementwise = true,
           .infer = InferSame,
           .reference = EvalSilu,
           .doc = "y = x / (1 + exp(-x))  [Elfwing et al. 2017, arXiv:1702.03118]"};
@@ -149,6 +153,7 @@ OpInfo DefineScale() {
   return {.operands = {{"x", OperandKind::kFloat}},
           .attrs = {FloatAttr("by")},
           .results = {"y"},
+          .elementwise = true,
           .infer = InferSame,
           .reference = EvalWith<ref::Scale>,
           .doc = "y = x * by"};
@@ -157,6 +162,7 @@ OpInfo DefineSoftCap() {
   return {.operands = {{"x", OperandKind::kFloat}},
           .attrs = {FloatAttr("cap")},
           .results = {"y"},
+          .elementwise = true,
           .infer = InferSame,
           .verify = VerifySoftCap,
           .reference = EvalWith<ref::SoftCap>,
@@ -165,6 +171,7 @@ OpInfo DefineSoftCap() {
 OpInfo DefineGelu() {
   return {.operands = {{"x", OperandKind::kFloat}},
           .results = {"y"},
+          .elementwise = true,
           .infer = InferSame,
           .reference = EvalGelu,
           .doc = "y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))  [Hendrycks & Gimpel 2016, arXiv:1606.08415]"};
@@ -173,6 +180,7 @@ OpInfo DefineClampedSwiglu() {
   return {.operands = {{"gate", OperandKind::kFloat}, {"up", OperandKind::kFloat}},
           .attrs = {FloatAttr("limit"), FloatAttr("alpha")},
           .results = {"y"},
+          .elementwise = true,
           .infer = InferBinary,
           .reference = EvalClampedSwiglu,
           .doc =

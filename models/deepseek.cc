@@ -40,6 +40,9 @@ constexpr auto kLatent = std::to_array<TensorName>({
      TensorName::kRopeSingle},
     {"kv_a_norm", "model.layers.{}.self_attn.kv_a_layernorm.weight", "blk.{}.attn_kv_a_norm.weight"},
     {"kv_b", "model.layers.{}.self_attn.kv_b_proj.weight", "blk.{}.attn_kv_b.weight"},
+    // What kv_b is made of in newer GGUF files: of each head the keys' rows, transposed, and the values'.
+    {"kv_b_keys", "", "blk.{}.attn_k_b.weight"},
+    {"kv_b_values", "", "blk.{}.attn_v_b.weight"},
     {"o", "model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight"},
     {"correction", "model.layers.{}.mlp.gate.e_score_correction_bias", "blk.{}.exp_probs_b.bias"},
     {"shared_gate", "model.layers.{}.mlp.shared_experts.gate_proj.weight", "blk.{}.ffn_gate_shexp.weight"},

@@ -26,7 +26,7 @@ struct RopeSpec {
   bool operator==(const RopeSpec&) const = default;
 };
 
-// What a feed-forward does between its two products.
+// What a gated feed-forward does between its two products.
 enum class Activation : uint8_t {
   kSilu,           // silu(gate) * up
   kGeluTanh,       // gelu(gate) * up, the tanh form

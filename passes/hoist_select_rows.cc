@@ -8,22 +8,7 @@ namespace xjit {
 namespace {
 
 bool RowWise(OpCode code) {
-  switch (code) {
-    case OpCode::kRmsNorm:
-    case OpCode::kLinear:
-    case OpCode::kAddBias:
-    case OpCode::kScale:
-    case OpCode::kSoftCap:
-    case OpCode::kSilu:
-    case OpCode::kGelu:
-    case OpCode::kSlice:
-    case OpCode::kAdd:
-    case OpCode::kMul:
-    case OpCode::kClampedSwiglu:
-      return true;
-    default:
-      return false;
-  }
+  return Info(code).elementwise || code == OpCode::kRmsNorm || code == OpCode::kLinear || code == OpCode::kSlice;
 }
 
 const char* Blocker(const Function& f, const Op& select, const Op& op) {

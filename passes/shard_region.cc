@@ -52,22 +52,6 @@ bool IsStore(OpCode code) {
 }
 
 // Works on each column for itself, of all its value operands alike.
-bool IsColumnwise(OpCode code) {
-  switch (code) {
-    case OpCode::kSilu:
-    case OpCode::kGelu:
-    case OpCode::kScale:
-    case OpCode::kSoftCap:
-    case OpCode::kMul:
-    case OpCode::kAdd:
-    case OpCode::kClampedSwiglu:
-    case OpCode::kAddBias:
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool Attends(const Op& op) { return IsAttention(op.code) || IsExpanded(op.code); }
 
 }  // namespace
@@ -103,7 +87,7 @@ Anchor FindAnchor(const Value* x) {
       if (op->Item("epilogue", "combine") == nullptr) anchor.products.push_back(op);
     } else if (op->code == OpCode::kExpertBias || op->code == OpCode::kSlice) {
       left.push_back(op->operand(0));
-    } else if (IsColumnwise(op->code)) {
+    } else if (Info(op->code).elementwise) {
       for (const Operand& o : op->operands) {
         if (o.value != nullptr) left.push_back(o.value);
       }
@@ -236,7 +220,7 @@ std::string Region::Visit(Op* op, Demands* demands) {
       demands->emplace_back(op->operand(0), want);
       return "";
     default:
-      if (!IsColumnwise(op->code)) return fmt::format("{} is not computed column by column", Name(op->code));
+      if (!Info(op->code).elementwise) return fmt::format("{} is not computed column by column", Name(op->code));
       if (op->code == OpCode::kAddBias && want.slots != 1) return "a bias for all slots";
       for (size_t i = 0; i < op->operands.size(); ++i) {
         Value* value = op->operand(i);

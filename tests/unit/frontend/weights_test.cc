@@ -29,6 +29,9 @@ constexpr TensorName kTensors[] = {
     {"turned", "turned", "turned", TensorName::kTransposed},
     {"x_bias", "x_bias", "x_bias"},
     {"layered", "model.layers.{}.q.weight", "blk.{}.q.weight", TensorName::kRopeRows},
+    {"kv_b", "kv_b.weight", "blk.{}.kv_b.weight"},
+    {"kv_b_keys", "", "blk.{}.k_b.weight"},
+    {"kv_b_values", "", "blk.{}.v_b.weight"},
 };
 constexpr ModelFamily kFamily = {"llama", nullptr, kTensors};
 
@@ -94,6 +97,34 @@ TEST(CheckpointRows, RotaryPairsOfGgufFiles) {
   EXPECT_THAT(RowOf(**checkpoint, w, 2, 0), ElementsAre(2, 3));    // row 1
   EXPECT_THAT(RowOf(**checkpoint, w, 5, 0), ElementsAre(12, 13));  // row 6
   EXPECT_THAT(RowOf(**checkpoint, W("layered[4:8,:]", {4, 2}), 1, 0), ElementsAre(12, 13));
+}
+
+TEST(CheckpointRows, KeysAndValuesOfHeadsApart) {
+  // Two heads of three key rows and two value rows, four values compressed: keys [heads, r, nope], values [heads, v,
+  // r].
+  const TempFolder folder;
+  auto writer = testing::TinyGgufModel();
+  writer.Tensor("blk.0.k_b.weight", {3, 4, 2}, 0, Counting("", {2, 4, 3}).data);
+  auto bad = writer;
+  writer.Tensor("blk.0.v_b.weight", {4, 2, 2}, 0, Counting("", {2, 2, 4}, 100).data);
+  const auto checkpoint = OpenCheckpoint(folder.Write("m.gguf", writer.File()));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const Weight w = W("kv_b", {10, 4});
+  EXPECT_THAT(RowOf(**checkpoint, w, 0, 0), ElementsAre(0, 3, 6, 9));
+  EXPECT_THAT(RowOf(**checkpoint, w, 2, 0), ElementsAre(2, 5, 8, 11));
+  EXPECT_THAT(RowOf(**checkpoint, w, 3, 0), ElementsAre(100, 101, 102, 103));
+  EXPECT_THAT(RowOf(**checkpoint, w, 6, 0), ElementsAre(13, 16, 19, 22));
+  EXPECT_THAT(RowOf(**checkpoint, w, 9, 0), ElementsAre(112, 113, 114, 115));
+  // A rank's heads: the second.
+  EXPECT_THAT(RowOf(**checkpoint, W("kv_b[5:10,:]", {5, 4}), 4, 0), ElementsAre(112, 113, 114, 115));
+
+  bad.Tensor("blk.0.v_b.weight", {3, 2, 2}, 0, Counting("", {2, 2, 3}).data);
+  const auto other = OpenCheckpoint(folder.Write("bad.gguf", bad.File()));
+  ASSERT_TRUE(other.ok()) << other.status();
+  const WeightNames names(**other, kFamily);
+  CheckpointRows rows(names);
+  std::vector<float> out(4);
+  EXPECT_THAT(std::string(Message(rows.Row(0, w, 0, out))), HasSubstr("k_b.weight is [2, 4, 3], which does not fit"));
 }
 
 TEST(RowOrder, TailsAndSingles) {
