@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "ir/support/align.h"
+
 namespace xjit {
 
 Emitter::Emitter() : Xbyak::CodeGenerator(1 << 16, Xbyak::AutoGrow) { setDefaultJmpNEAR(true); }
@@ -15,7 +17,7 @@ void Emitter::Prologue(int stack_bytes) {
   push(r13);
   push(r14);
   push(r15);
-  stack_bytes_ = (stack_bytes + 63) / 64 * 64;
+  stack_bytes_ = AlignUp(stack_bytes, 64);
   if (stack_bytes_ > 0) sub(rsp, stack_bytes_);
   and_(rsp, -64);
 }

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "ir/support/align.h"
+
 namespace xjit {
 
 struct CodeArena::Chunk {
@@ -25,7 +27,7 @@ CodeArena::~CodeArena() = default;
 absl::StatusOr<const uint8_t*> CodeArena::Add(std::span<const uint8_t> code) {
   constexpr size_t kChunk = size_t{256} << 10;
   if (chunks_.empty() || chunks_.back()->sealed || chunks_.back()->size - chunks_.back()->used < code.size()) {
-    const size_t size = (std::max(kChunk, code.size()) + 4095) / 4096 * 4096;
+    const size_t size = AlignUp(std::max(kChunk, code.size()), 4096u);
     void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return FailedPrecondition("no memory for {} bytes of machine code", size);
     auto chunk = std::make_unique<Chunk>();
@@ -36,7 +38,7 @@ absl::StatusOr<const uint8_t*> CodeArena::Add(std::span<const uint8_t> code) {
   Chunk& chunk = *chunks_.back();
   uint8_t* at = chunk.base + chunk.used;
   std::memcpy(at, code.data(), code.size());
-  chunk.used = std::min(chunk.size, (chunk.used + code.size() + 63) / 64 * 64);
+  chunk.used = std::min(chunk.size, AlignUp(chunk.used + code.size(), 64u));
   bytes_used_ += static_cast<int64_t>(code.size());
   return at;
 }

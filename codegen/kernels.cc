@@ -120,10 +120,12 @@ std::span<const TypedRow<EltwiseDesc>> RowsOf() {
 
 std::vector<KernelRow> KernelRows() { return AllRows().all; }
 
-DType ActivationFor(DType weight, Isa isa) {
-  if (IsQuantized(weight) && isa >= Isa::kAvx512Vnni) return DType::kQ8Act;
-  if (weight == DType::kI8 && isa >= Isa::kAvx512Vnni) return DType::kI8Act;
-  const bool bf16 = weight == DType::kBF16 || weight == DType::kF8E4M3 || weight == DType::kI4;
+DType ActivationFor(const Encoding& weight, Isa isa) {
+  const DType w = weight.type;
+  if (IsQuantized(w) && isa >= Isa::kAvx512Vnni) return DType::kQ8Act;
+  const bool rounds = w == DType::kI8 && !weight.scales.weight_only;
+  if (rounds && isa >= Isa::kAvx512Vnni) return DType::kI8Act;
+  const bool bf16 = w == DType::kBF16 || w == DType::kF8E4M3 || w == DType::kI4 || (w == DType::kI8 && !rounds);
   return bf16 && isa >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
 }
 

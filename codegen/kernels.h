@@ -14,6 +14,7 @@
 #include "codegen/gemm/gemm_desc.h"
 #include "codegen/kernel.h"
 #include "codegen/rows/rows_desc.h"
+#include "ir/support/encoding.h"
 #include "ir/support/status.h"
 #include "ir/support/target.h"
 
@@ -41,9 +42,9 @@ struct Candidate {
 };
 
 // The type in which activations enter a matrix product with such a weight: q8act for GGUF's encodings and i8act for
-// i8 from avx512_vnni on; bf16 for bf16, and for f8e4m3 and i4, which are unpacked to it, from avx512_bf16 on; else
-// f32.
-DType ActivationFor(DType weight, Isa isa);
+// i8 from avx512_vnni on, unless it is weight_only; bf16 for bf16, and for what is unpacked to it (f8e4m3, i4,
+// weight_only i8), from avx512_bf16 on; else f32.
+DType ActivationFor(const Encoding& weight, Isa isa);
 
 struct KernelLibraryOptions {
   // Runs each kernel, when it is first asked for, on random data against its scalar reference (`--verify-kernels`);

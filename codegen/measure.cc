@@ -14,6 +14,7 @@
 
 #include "codegen/cpu.h"
 #include "codegen/emitter.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 namespace {
@@ -168,7 +169,7 @@ absl::StatusOr<StreamBuffer> StreamBuffer::Create(int64_t bytes) {
   const size_t map_bytes = static_cast<size_t>(bytes) + kHugePage;
   void* map = mmap(nullptr, map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (map == MAP_FAILED) return FailedPrecondition("no memory for a buffer of {} bytes to read from", bytes);
-  const uintptr_t aligned = (reinterpret_cast<uintptr_t>(map) + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t aligned = AlignUp(reinterpret_cast<uintptr_t>(map), kHugePage);
   auto* data = reinterpret_cast<std::byte*>(aligned);
   madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // a refusal costs speed only
   std::memset(data, 1, static_cast<size_t>(bytes));          // pages never written are all one page of zeros

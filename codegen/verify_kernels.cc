@@ -13,6 +13,7 @@
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/rows/rows_ref.h"
+#include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 #include "ir/support/ref/norm.h"
 
@@ -28,7 +29,7 @@ constexpr int64_t kReadAhead = 64;    // A's rows may be read up to the next mul
 class Bytes {
  public:
   explicit Bytes(int64_t size)
-      : data_(static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>((size + 64) / 64 * 64))), &std::free) {
+      : data_(static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>(AlignUp(size + 1, 64)))), &std::free) {
     std::memset(data_.get(), 0, static_cast<size_t>(size));
   }
   std::byte* data() { return data_.get(); }
@@ -376,8 +377,8 @@ absl::Status VerifyKernel(const PrepareDesc& desc, const Kernel& kernel) {
   Noise noise;
   constexpr int64_t kRows = 3;
   const bool q8 = desc.out == DType::kQ8Act, f32 = desc.out == DType::kF32;
-  const int64_t out_bytes = (kRows - 1) * desc.ldo_bytes +
-                            (q8 ? Q8Layout{desc.cols}.row_bytes() : (desc.cols + 1) / 2 * 2 * SizeOf(desc.out));
+  const int64_t out_bytes =
+      (kRows - 1) * desc.ldo_bytes + (q8 ? Q8Layout{desc.cols}.row_bytes() : AlignUp(desc.cols, 2) * SizeOf(desc.out));
   Bytes x(kRows * desc.ldx_bytes), gain(desc.cols * 4), out(out_bytes), want(out_bytes);
   noise.Fill(x.as<float>(), kRows * desc.ldx_bytes / 4);
   noise.Fill(gain.as<float>(), desc.cols);

@@ -176,6 +176,7 @@ absl::StatusOr<std::unique_ptr<Module>> Engine::Planned(int64_t rows, int64_t lo
   context->kv_dtype = kv_dtype_;
   context->rows = rows;
   context->logit_rows = logit_rows;
+  context->runnable = true;
   XJIT_RETURN_IF_ERROR(RunPipeline(*planned, PassStage::kFused, PassStage::kPlanned, *context));
   return planned;
 }
@@ -332,17 +333,17 @@ std::span<float> Engine::logits(int64_t i) { return {logits_.row(i), static_cast
 
 std::string Engine::mode() const {
   if (options_.backend == Backend::kInterp) {
-    // Such a checkpoint's reference rounds activations too.
+    // Such a checkpoint's reference rounds activations too, unless the scheme is for weights only.
     bool int8 = false;
     for (const auto& f : graph_->functions) {
-      for (const auto& w : f->weights) int8 |= w->type.elem == DType::kI8;
+      for (const auto& w : f->weights) int8 |= w->type.elem == DType::kI8 && !w->type.scales.weight_only;
     }
     return int8 ? "int8" : "fp32";
   }
   std::set<DType> acts;
   for (const auto& f : fused_->functions) {
     for (const auto& op : f->ops) {
-      if (op->code == OpCode::kGemm) acts.insert(ActivationFor(op->weight(1)->type.elem, target_.isa));
+      if (op->code == OpCode::kGemm) acts.insert(ActivationFor(op->weight(1)->type.encoding(), target_.isa));
     }
   }
   std::string mode = acts.contains(DType::kQ8Act) ? "q8act" : "";

@@ -10,6 +10,7 @@
 
 #include "frontend/gguf_types.h"
 #include "frontend/printable.h"
+#include "ir/support/align.h"
 #include "ir/support/status.h"
 
 namespace xjit {
@@ -313,7 +314,7 @@ absl::StatusOr<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes, std::
     }
     out.tensors_.push_back(std::move(tensor));
   }
-  const uint64_t data_start = (reader.pos() + alignment - 1) / alignment * alignment;
+  const uint64_t data_start = AlignUp(reader.pos(), alignment);
   for (size_t i = 0; i < types.size(); ++i) {
     XJIT_RETURN_IF_ERROR(PlaceTensor(out.tensors_[i], types[i], alignment, data_start, bytes, file));
   }

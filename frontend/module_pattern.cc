@@ -14,9 +14,11 @@ namespace xjit {
 namespace {
 
 constexpr size_t kMaxPattern = 1024;  // characters
-constexpr size_t kMaxProgram = 4096;  // instructions: {m,n} writes its operand again and again
-constexpr int kMaxLooks = 4;          // look-aheads, each of which may read the text once more from every position
-constexpr int kMaxDepth = 50;         // of groups in groups
+// Instructions: {m,n} writes its operand again and again. A pattern runs once for each module of each layer, and
+// published ones have under 100.
+constexpr size_t kMaxProgram = 512;
+constexpr int kMaxLooks = 4;   // look-aheads, each of which may read the text once more from every position
+constexpr int kMaxDepth = 50;  // of groups in groups
 constexpr int64_t kMaxRepeats = 1000;
 
 bool IsWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }

@@ -23,6 +23,9 @@ class ModulePattern {
   // Whether a match starts at the text's first character.
   bool Matches(std::string_view text, End end = End::kAny) const;
 
+  // Of its program, to which the time of a match is proportional.
+  size_t size() const { return program_.size(); }
+
  private:
   friend class PatternParser;
   enum class Op : uint8_t { kSet, kSplit, kJump, kBegin, kEnd, kBoundary, kAhead, kNotAhead, kMatch };

@@ -44,12 +44,18 @@ absl::StatusOr<int32_t> GroupSize(const JsonObject& json, int64_t fallback) {
 // "re:..." is an expression, the rest are names. `to_patterns`: all are expressions.
 absl::Status ReadModules(const JsonObject& json, std::string_view key, bool all_patterns,
                          std::vector<std::string>& names, std::vector<ModulePattern>& patterns) {
+  // All are tried on every module of every layer.
+  constexpr size_t kMaxPatterns = 8192;
+  size_t size = 0;
   XJIT_ASSIGN_OR_RETURN(std::vector<std::string> entries, json.Strings(key));
   for (std::string& entry : entries) {
     const bool expression = entry.starts_with("re:");
     if (expression || all_patterns) {
       const std::string_view text = std::string_view(entry).substr(expression ? 3 : 0);
       XJIT_ASSIGN_OR_RETURN(ModulePattern pattern, ModulePattern::Parse(text, json.Place(key)));
+      size += pattern.size();
+      if (size > kMaxPatterns)
+        return InvalidArgument("{}: its {} patterns are too large", json.Place(key), entries.size());
       patterns.push_back(std::move(pattern));
     }
     if (!expression) names.push_back(std::move(entry));
@@ -185,6 +191,7 @@ absl::Status ReadGroup(const JsonObject& group, QuantConfig& out) {
   }
   QuantConfig::Scheme scheme;
   XJIT_ASSIGN_OR_RETURN(scheme.encoding, GroupEncoding(*weights));
+  bool int8_inputs = false;
   if (inputs) {
     XJIT_ASSIGN_OR_RETURN(const std::string type, inputs->StringOr("type", "int"));
     // Float activations are not rounded at all, which is nearer to the model; int8 ones are, for each token.
@@ -195,9 +202,11 @@ absl::Status ReadGroup(const JsonObject& group, QuantConfig& out) {
     }
     if (type == "int") {
       XJIT_RETURN_IF_ERROR(ExpectInt(*inputs, "num_bits", 8));
-      out.int8_activations = true;
+      int8_inputs = true;
     }
   }
+  // W8A16: what a model was not calibrated for must not be rounded.
+  if (scheme.encoding.type == DType::kI8) scheme.encoding.scales.weight_only = !int8_inputs;
   XJIT_RETURN_IF_ERROR(ReadModules(group, "targets", false, scheme.names, scheme.patterns));
   scheme.linears = std::erase(scheme.names, "Linear") > 0;
   if (std::find(scheme.names.begin(), scheme.names.end(), "Embedding") != scheme.names.end()) {
@@ -235,7 +244,7 @@ std::string_view LastPart(std::string_view name) {
   return dot == name.npos ? name : name.substr(dot + 1);
 }
 
-// Whether a module in the layers is a linear one, by its name.
+// Whether a module in the layers is a linear one, by its name: no embedding, lm_head, norm, router, bias or sink.
 bool IsLinearModule(std::string_view module) {
   if (module.find("layers.") == module.npos) return false;
   const std::string_view last = LastPart(module);
@@ -339,8 +348,6 @@ std::string ModuleOf(std::string_view tensor, int64_t layer) {
   return name;
 }
 
-bool IsLinearTensor(std::string_view name) { return IsLinearModule(ModuleOf(name, 0)); }
-
 absl::StatusOr<ModelWeights> ConfigWeights(const ModelSpec& spec, const ModelFamily& family, const QuantConfig& quant,
                                            std::optional<std::string_view> quantize) {
   std::optional<Encoding> forced;
@@ -367,7 +374,7 @@ absl::StatusOr<ModelWeights> ConfigWeights(const ModelSpec& spec, const ModelFam
       std::optional<Encoding> encoding;
       if (!forced)
         encoding = quant.Of(ModuleOf(tensor.hf, layer));
-      else if (IsLinearTensor(tensor.hf))
+      else if (IsLinearModule(ModuleOf(tensor.hf, 0)))
         encoding = forced;
       if (encoding) to[std::string(tensor.symbol)] = *encoding;
     }

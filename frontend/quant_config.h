@@ -36,8 +36,6 @@ struct QuantConfig {
   DType plain = DType::kBF16;  // of matrices that are not converted, where there are no tensors to say it
   // gptq: added to the zero points in the file (checkpoint_format "gptq" stores them less one; "gptq_v2" does not).
   int zero_offset = 0;
-  // The scheme was made for activations rounded to int8, with a scale for each token (W8A8).
-  bool int8_activations = false;
   Json source;  // the object as it was, for manifests; null without one
 
   // What the methods share: a scheme for modules, and modules that are left as they are.
@@ -63,10 +61,6 @@ std::string_view MethodName(QuantConfig::Method method);
 // The module of a tensor's name in a family's table: "model.layers.{}.mlp.experts.{e}.up_proj.weight" of layer 3 is
 // "model.layers.3.mlp.experts.0.up_proj".
 std::string ModuleOf(std::string_view tensor, int64_t layer);
-
-// Whether a tensor's name is that of a matrix of a linear module inside the layers: not of embeddings, lm_head, norms,
-// routers, biases or sinks.
-bool IsLinearTensor(std::string_view name);
 
 // The encodings for a graph of the configuration alone, without tensors: as the checkpoint would have them, or all
 // linears as `quantize` says (bf16, int8, fp8, int4); embeddings, lm_head and routers stay plain then.

@@ -6,12 +6,11 @@
 #include <cstring>
 
 #include "frontend/printable.h"
+#include "ir/support/align.h"
 #include "ir/support/status.h"
 
 namespace xjit {
 namespace {
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool IsFloat(std::optional<DType> type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
 
@@ -80,6 +79,8 @@ bool FitScales(const StoredOptions& options, bool blocks, int64_t rows, int64_t 
   }
   m->scale_rows = std::max<int64_t>(block_rows, 1);
   m->scale_cols = std::max<int64_t>(block_cols, 1);
+  if (encoding->type == DType::kI8 && options.declared && options.declared->type == DType::kI8)
+    scales.weight_only = options.declared->scales.weight_only;
   encoding->scales = scales;
   return true;
 }

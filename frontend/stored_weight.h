@@ -27,8 +27,8 @@ struct StoredWeight {
 };
 
 struct StoredOptions {
-  // What the checkpoint's configuration says of the weight: the size of blocks, which shapes do not tell, and what
-  // quantised tensors are held against; nullopt: nothing.
+  // What the checkpoint's configuration says of the weight: the size of blocks and whether int8 is weight_only, which
+  // tensors do not tell, and what quantised tensors are held against; nullopt: nothing.
   std::optional<Encoding> declared;
   // AWQ's and GPTQ's words are told apart by it; kNone: by their shape.
   QuantConfig::Method method = QuantConfig::Method::kNone;

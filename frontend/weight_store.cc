@@ -4,6 +4,7 @@
 
 #include "codegen/gemm/pack.h"
 #include "frontend/weights.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 namespace {
@@ -59,7 +60,7 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames
     const int64_t bytes = w.type.dims.size() == 1
                               ? PackedColumns(w) * 4
                               : PackedColumns(w) / kPanelColumns * PanelBytes(w.type.elem, w.type.cols());
-    total += (bytes + 63) / 64 * 64;
+    total += AlignUp(bytes, 64);
     return absl::OkStatus();
   }));
   // Kernels may prefetch, and read a row up to its next 64 bytes, past the last weight.

@@ -135,7 +135,7 @@ class Parser {
         if (!elem.has_value()) return in_.Error("unknown element type or dimension");
         type->elem = *elem;
         in_.Take();
-        if (in_.TakePunct("<")) XJIT_RETURN_IF_ERROR(ParseScales(&type->scales));
+        if (in_.TakePunct("<")) XJIT_RETURN_IF_ERROR(ParseScales(type->elem, &type->scales));
         return in_.Expect(">");
       } else {
         return in_.Error("expected a dimension or an element type");
@@ -146,14 +146,14 @@ class Parser {
   }
 
   // What stands behind an encoding's '<', and the '>' after it: channel, tensor, 128x128, group 128, zeros.
-  absl::Status ParseScales(Scales* scales) {
+  absl::Status ParseScales(DType elem, Scales* scales) {
     const Loc loc = in_.token().loc;
     std::string text;
     while (in_.Is(Token::Kind::kWord) || in_.Is(Token::Kind::kNumber) || in_.IsPunct(",")) {
       const bool close = text.empty() || in_.IsPunct(",");
       text += fmt::format("{}{}", close ? "" : " ", in_.Take().text);
     }
-    const auto encoding = ParseEncoding(fmt::format("i8<{}>", text));
+    const auto encoding = ParseEncoding(fmt::format("{}<{}>", Name(elem), text));
     if (!encoding.has_value())
       return in_.ErrorAt(loc, "'{}' are no scales (channel, tensor, 128x128, group 128, zeros)", text);
     *scales = encoding->scales;

@@ -4,14 +4,14 @@
 #include <set>
 
 #include "ir/ops.h"
+#include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 
 namespace xjit {
 
 int64_t RowStrideBytes(DType elem, int64_t cols) {
   if (elem == DType::kQ8Act) return Q8Layout{cols}.row_bytes();
-  const int64_t padded = (cols + 31) / 32 * 32;
-  return padded * Info(elem).block_bytes;
+  return AlignUp(cols, 32) * Info(elem).block_bytes;
 }
 
 int64_t ArenaBytes(const Type& type, int64_t rows, int64_t logit_rows) {

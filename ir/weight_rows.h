@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/support/align.h"
 #include "ir/support/status.h"
 
 namespace xjit {
@@ -28,7 +29,7 @@ struct WeightRange {
   int64_t step = 1;
   bool whole() const { return begin == 0 && end < 0 && step == 1; }
   // Number of elements; `size` is the dimension's where the range is open.
-  int64_t Count(int64_t size) const { return ((end < 0 ? size : end) - begin + step - 1) / step; }
+  int64_t Count(int64_t size) const { return CeilDiv((end < 0 ? size : end) - begin, step); }
   int64_t At(int64_t i) const { return begin + i * step; }
   bool operator==(const WeightRange&) const = default;
 };

@@ -5,13 +5,12 @@
 
 #include "codegen/kernels.h"
 #include "ir/ops.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 namespace {
 
 double ToDouble(int64_t v) { return static_cast<double>(v); }
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Whether a value has rows of the rank's own sequences only.
 bool Own(const Value* value) { return value->type.dims[0].symbol == 'R'; }
@@ -102,7 +101,7 @@ class Worker {
   // The type that a product's activations have: as planned, or what the plan would choose.
   DType Activation(const Weight& w) const {
     const DType elem = op_.operand(0)->type.elem;
-    return elem == DType::kF32 ? ActivationFor(w.type.elem, context_.target.isa) : elem;
+    return elem == DType::kF32 ? ActivationFor(w.type.encoding(), context_.target.isa) : elem;
   }
 
   // Reads and writes activations once; vectors come from memory.

@@ -7,6 +7,7 @@
 
 #include "codegen/gemm/blocking.h"
 #include "ir/ops.h"
+#include "ir/support/align.h"
 #include "ir/verifier.h"
 #include "passes/lower_check.h"
 
@@ -156,7 +157,7 @@ class Lowering {
   // Rows of a shared stage's task when only rows are shared out.
   int64_t RowChunk() const {
     const int64_t tasks = int64_t{context_.threads} * kTasksPerThread;
-    return std::clamp<int64_t>((rows_ + tasks - 1) / tasks, 1, kMaxTaskRows);
+    return std::clamp<int64_t>(CeilDiv(rows_, tasks), 1, kMaxTaskRows);
   }
   Stage RowStage(std::string label, const Kernel* kernel, const Value* result, bool replicated) const {
     Stage stage;
@@ -410,7 +411,9 @@ class Lowering {
       }
     }
     XJIT_ASSIGN_OR_RETURN(const std::byte* packed, context_.weights->Matrix(layer_, w));
-    XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Get(desc));
+    // The kernel that the text names, or none: a plan says what runs.
+    const std::string row = op.Has("kernel") ? op.Str("kernel") : "";
+    XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Get(desc, row));
 
     Stage stage;
     stage.label = Label(op);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "codegen/gemm/blocking.h"
 #include "ir/chains.h"
 #include "ir/ops.h"
 
@@ -30,7 +31,7 @@ const std::vector<Lowered>& Table() {
       // Its prologue is prepare's by now.
       {OpCode::kGemm, {}, {"bias", "silu_mul", "residual"}},
       {OpCode::kRopeStore, {"heads", "kv_heads", "scale", "q", "kv"}, {}},
-      // The form follows the step's rows, as lowering's choice does.
+      // One kernel does both forms: the step that it is given says how rows and cache are shared out.
       {OpCode::kFlashAttention, {"heads", "kv_heads", "window", "kv", "form"}, {}},
       {OpCode::kRmsNorm, {"eps"}, {}},
       {OpCode::kAdd, {}, {}},
@@ -88,6 +89,8 @@ absl::Status CheckKvType(const Op& op) {
 }
 
 absl::Status CheckShapes(const Op& op) {
+  if (op.code == OpCode::kGemm && op.Has("layout") && op.Str("layout") != kPanelLayout)
+    return NoKernel(op, fmt::format("layout '{}'", op.Str("layout")));
   if (op.code == OpCode::kRmsNorm && op.weight(1)->type.cols() != op.operand(0)->type.cols())
     return NoKernel(op, fmt::format("a norm of groups of {} columns", op.weight(1)->type.cols()));
   if (op.code == OpCode::kPrepare) {

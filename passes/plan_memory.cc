@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ir/support/align.h"
 #include "ir/verifier.h"
 #include "passes/pass.h"
 
@@ -49,7 +50,7 @@ class Allocator {
 // 64 bytes is a cache line and a zmm; 4 KiB between buffers is avoided by adding one line (stores and loads that are a
 // multiple of 4 KiB apart alias in the store buffer).
 int64_t Bytes(const PassContext& context, const Type& type) {
-  return (ArenaBytes(type, context.rows, context.logit_rows) + 63) / 64 * 64 + 64;
+  return AlignUp(ArenaBytes(type, context.rows, context.logit_rows), 64) + 64;
 }
 
 // No value may be larger than any machine's memory, so that sums of offsets do not overflow.
@@ -88,9 +89,6 @@ void PlanFunction(Function& f, const PassContext& context, std::map<const Value*
         in_place = nullptr;
       // Only the carried value is the function's own to overwrite: other arguments are read by the next layer too.
       if (in_place != nullptr && in_place->def == nullptr && in_place != f.args[0].get()) in_place = nullptr;
-      // A thread's own arena is another place.
-      if (in_place != nullptr && in_place->def != nullptr && in_place->def->Bool("private") != op.Bool("private"))
-        in_place = nullptr;
       const int64_t bytes = Bytes(context, value->type);
       if (const auto known = at.find(value); known != at.end()) {
         offsets.push_back(known->second);

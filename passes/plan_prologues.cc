@@ -23,7 +23,7 @@ bool Private(const PassContext& context, const Type& type, int64_t cols) {
 }
 
 DType Activation(const Op& product, const PassContext& context) {
-  return ActivationFor(WeightOf(product)->type.elem, context.target.isa);
+  return ActivationFor(WeightOf(product)->type.encoding(), context.target.isa);
 }
 
 // Rows side by side in a row of x: one for each slot where the experts' rows come apart.
@@ -44,6 +44,20 @@ Op* TailFor(const Function& f, const Op& product, DType act, const PassContext& 
     }
   }
   return producer;
+}
+
+// The cache's type, and that of the queries that a store leaves: bf16 where every reader is an attention that
+// multiplies pairs.
+void PlanStore(const Function& f, Op* store, const PassContext& context) {
+  const auto users = f.Users(store->result());
+  const bool attends = std::all_of(users.begin(), users.end(), [](const Op* user) {
+    return user->code == OpCode::kFlashAttention || user->code == OpCode::kMlaExtend;
+  });
+  const bool dot = context.target.isa >= Isa::kAvx512Bf16 && context.kv_dtype == DType::kBF16;
+  const DType q = dot && attends ? DType::kBF16 : DType::kF32;
+  store->attrs["q"] = std::string(Name(q));
+  store->attrs["kv"] = std::string(Name(context.kv_dtype));
+  store->result()->type.elem = q;
 }
 
 absl::Status PlanProduct(Module& module, Function& f, Op* product, PassContext& context) {
@@ -95,7 +109,6 @@ absl::StatusOr<PassResult> PlanPrologues(Module& module, PassContext& context) {
   module.attrs["threads"] = int64_t{context.target.threads};
   module.attrs["rows"] = context.rows;
   module.attrs["logit_rows"] = context.logit_rows;
-  const bool dot = context.target.isa >= Isa::kAvx512Bf16 && context.kv_dtype == DType::kBF16;
   for (auto& f : module.functions) {
     for (size_t i = 0; i < f->ops.size(); ++i) {
       Op* op = f->ops[i].get();
@@ -104,22 +117,21 @@ absl::StatusOr<PassResult> PlanPrologues(Module& module, PassContext& context) {
         i = static_cast<size_t>(f->IndexOf(op));
         ++changed;
       } else if (op->code == OpCode::kRopeStore) {
-        const auto users = f->Users(op->result());
-        const bool flash = std::all_of(users.begin(), users.end(),
-                                       [](const Op* user) { return user->code == OpCode::kFlashAttention; });
-        op->attrs["q"] = std::string(dot && flash ? "bf16" : "f32");
-        op->attrs["kv"] = std::string(Name(context.kv_dtype));
-        op->result()->type.elem = dot && flash ? DType::kBF16 : DType::kF32;
+        PlanStore(*f, op, context);
         const int64_t cols = op->operand(0)->type.cols() + 2 * op->operand(1)->type.cols();
         if (Private(context, op->operand(0)->type, cols) && context.target.threads <= kPrivateStoreThreads)
           op->attrs["private"] = true;
         ++changed;
       } else if (op->code == OpCode::kFlashAttention) {
         op->attrs["kv"] = std::string(Name(context.kv_dtype));
-        // One row a sequence: its KV is split over threads. Else blocks of rows share each KV block.
+        // One row a sequence: its KV is split over threads. Else blocks of rows share each KV block. This is how the
+        // cost model sees the step; the kernel that runs does both, as the step that it is given asks.
         op->attrs["form"] = std::string(context.rows == context.sequences ? "decode" : "extend");
         ++changed;
-      } else if (op->code == OpCode::kLatentStore || op->code == OpCode::kMlaExtend) {
+      } else if (op->code == OpCode::kLatentStore) {
+        PlanStore(*f, op, context);
+        ++changed;
+      } else if (op->code == OpCode::kMlaExtend) {
         op->attrs["kv"] = std::string(Name(context.kv_dtype));
         ++changed;
       }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 
@@ -20,7 +21,7 @@ struct Span {
 // first.
 Span DealtShare(int64_t size, int64_t unit, int ranks, int rank);
 // Units there are to deal.
-inline int64_t Units(int64_t size, int64_t unit) { return (size + unit - 1) / unit; }
+inline int64_t Units(int64_t size, int64_t unit) { return CeilDiv(size, unit); }
 
 // Elements along k, of `columns` in all, that share a scale or a block of bytes: a share of columns is a multiple of
 // them.

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "ir/support/align.h"
+
 namespace xjit {
 
 absl::StatusOr<KvCache> KvCache::Create(const KvConfig& config) {
@@ -20,7 +22,7 @@ absl::StatusOr<KvCache> KvCache::Create(const KvConfig& config) {
   KvCache cache;
   cache.config_ = config;
   XJIT_ASSIGN_OR_RETURN(cache.memory_, HugeBuffer::Allocate(config.bytes()));
-  const size_t words = static_cast<size_t>(config.pages + 63) / 64;
+  const size_t words = static_cast<size_t>(CeilDiv(config.pages, 64));
   cache.free_bits_.assign(words, ~uint64_t{0});
   if (config.pages % 64 != 0) cache.free_bits_.back() = (uint64_t{1} << (config.pages % 64)) - 1;
   cache.used_bits_.assign(words, 0);

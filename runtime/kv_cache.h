@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "codegen/attention/attention_desc.h"
+#include "ir/support/align.h"
 #include "ir/support/status.h"
 #include "runtime/memory.h"
 
@@ -28,13 +29,13 @@ struct KvConfig {
 };
 
 // Pages that hold `tokens` tokens.
-inline constexpr int64_t KvPages(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+inline constexpr int64_t KvPages(int64_t tokens) { return CeilDiv(tokens, kPageTokens); }
 
 // The tokens of one text in the cache. A plain value: give its pages back with KvCache::Free().
 struct Sequence {
   std::vector<int32_t> pages;  // as SeqView::pages: multiples of KvConfig::run()
-  int32_t length = 0;   // tokens whose K and V are stored
-  int32_t context = 0;  // most tokens
+  int32_t length = 0;          // tokens whose K and V are stored
+  int32_t context = 0;         // most tokens
 };
 
 class KvCache {

@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
+#include "ir/support/align.h"
+
 namespace xjit {
 namespace {
 
 constexpr int64_t kPage = 4096;
-
-int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 
@@ -31,7 +31,7 @@ absl::StatusOr<HugeBuffer> HugeBuffer::Allocate(int64_t bytes, Options options) 
     }
   }
   const bool huge = options.huge && bytes >= kHugePage;
-  const int64_t size = RoundUp(bytes, huge ? kHugePage : kPage);
+  const int64_t size = AlignUp(bytes, huge ? kHugePage : kPage);
   const int64_t reserve = huge ? size + kHugePage : size;
   // Untouched memory is not counted against the limit on overcommitment: a KV cache may never be filled.
   void* map = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -43,7 +43,7 @@ absl::StatusOr<HugeBuffer> HugeBuffer::Allocate(int64_t bytes, Options options) 
   auto* data = base;
   if (huge) {
     const auto address = reinterpret_cast<int64_t>(base);
-    data = base + (RoundUp(address, kHugePage) - address);
+    data = base + (AlignUp(address, kHugePage) - address);
     if (data > base) munmap(base, data - base);
     if (base + reserve > data + size) munmap(data + size, base + reserve - (data + size));
   }

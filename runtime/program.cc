@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fmt/format.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 
@@ -18,7 +19,7 @@ int Program::AddStage(Stage stage) {
 
 void* Program::AddArgs(size_t bytes) {
   constexpr size_t kBlockLines = 1024;  // 64 KiB: a model's arguments are a few blocks
-  const size_t lines = std::max<size_t>((bytes + sizeof(ArenaLine) - 1) / sizeof(ArenaLine), 1);
+  const size_t lines = std::max<size_t>(CeilDiv(bytes, sizeof(ArenaLine)), 1);
   if (arena_used_ + lines > arena_size_) {
     arena_size_ = std::max(lines, kBlockLines);
     arena_used_ = 0;
@@ -101,8 +102,8 @@ void Program::PlanStep() {
     }
     g.n_step = g.n_chunk > 0 ? std::min(g.n_chunk, g.n) : g.n;
     g.m_step = g.m_chunk > 0 ? std::min(g.m_chunk, g.m) : g.m;
-    g.m_tasks = (g.m + g.m_step - 1) / g.m_step;
-    const int64_t tasks = (g.n + g.n_step - 1) / g.n_step * g.m_tasks;
+    g.m_tasks = CeilDiv(g.m, g.m_step);
+    const int64_t tasks = CeilDiv(g.n, g.n_step) * g.m_tasks;
     if (g.n_kind == GridN::kItems) {
       // Items come longest first: dealt out in turn, every thread begins with long ones and ends with short ones.
       g.stride = threads_;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 
+#include "ir/support/align.h"
 #include "runtime/vector_math.h"
 
 namespace xjit {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-size_t Blocks(size_t values) { return (values + kLogitBlock - 1) / kLogitBlock; }
+size_t Blocks(size_t values) { return CeilDiv(values, kLogitBlock); }
 
 absl::Status NotFinite(std::span<const float> logits) {
   for (size_t i = 0; i < logits.size(); ++i) {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "ir/support/align.h"
+
 namespace xjit {
 namespace {
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // First KV token that a query at `position` sees, rounded down to a page.
 int64_t FirstKv(int64_t position, int window) {

@@ -8,6 +8,7 @@
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/rows/rows_ref.h"
+#include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 #include "tools/bench_op.h"
 
@@ -148,7 +149,7 @@ class GemmBench {
 
  private:
   int64_t weight_bytes() const { return desc_.panels() * PanelBytes(desc_.w, desc_.k); }
-  int64_t copy_stride() const { return (weight_bytes() + 63) / 64 * 64; }
+  int64_t copy_stride() const { return AlignUp(weight_bytes(), 64); }
 
   // A thread's share: panels; rows where there are many of these and fewer panels than threads.
   struct Part {

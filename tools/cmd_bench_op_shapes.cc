@@ -1,5 +1,6 @@
 // The shapes that `xjit bench-op` and `xjit kernels` take as flags, and the descriptors they stand for.
 #include "codegen/gemm/pack.h"
+#include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 #include "ir/verifier.h"
 #include "tools/bench_op.h"
@@ -46,7 +47,7 @@ absl::StatusOr<GemmDesc> GemmShape::Desc(Isa isa) const {
   const int block = Info(*w).block_elems;
   if (k % block != 0) return InvalidArgument("gemm: --k {} is no multiple of {}, the block of {}", k, block, weights);
   GemmDesc desc;
-  desc.n = (n + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
+  desc.n = AlignUp(n, kPanelColumns);
   desc.k = k;
   desc.a = ActivationFor(*w, isa);
   desc.w = *w;

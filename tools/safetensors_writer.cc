@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "frontend/output_file.h"
+#include "ir/support/align.h"
 
 namespace xjit::tools {
 
@@ -27,7 +28,7 @@ absl::Status SafetensorsWriter::Write(const std::string& path) const {
     offset += t.bytes.size();
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  text.resize(AlignUp(text.size(), 8u), ' ');
   const uint64_t size = text.size();
   std::string bytes(reinterpret_cast<const char*>(&size), 8);
   bytes += text;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "ir/support/align.h"
+
 namespace xjit {
 
 std::string KvLayout(DType kv, int64_t k_dim, int64_t v_dim, bool latent) {
@@ -12,7 +14,7 @@ std::string KvLayout(DType kv, int64_t k_dim, int64_t v_dim, bool latent) {
   constexpr int64_t kPart = 64;
   std::string v = fmt::format("{} x {}{}", kPageTokens / pair, v_dim, last);
   if (latent && v_dim % kPart == 0) v = fmt::format("{} x {} x {}{}", v_dim / kPart, kPageTokens / pair, kPart, last);
-  return fmt::format("k: {} x {}{}; v: {}", (k_dim + pair - 1) / pair, kPageTokens, last, v);
+  return fmt::format("k: {} x {}{}; v: {}", CeilDiv(k_dim, pair), kPageTokens, last, v);
 }
 
 std::string AttentionName(const AttentionDesc& desc, const char* row) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ir/support/align.h"
 #include "ir/support/dtype.h"
 
 namespace xjit {
@@ -21,8 +22,8 @@ inline constexpr int64_t KvPageBytes(DType kv, int64_t head_dim) {
 
 // A page as text: "k: 64 x 32 x 2; v: 16 x 128 x 2". Empty: no such layout. The one row of an MLA cache is both: K of
 // its whole depth, and V, its first v_dim values, in parts of 64 columns, one after the other ("v: 8 x 16 x 64 x 2"): a
-// part's 16 steps of pairs are then one ascending stream, 88% of the read bandwidth against 64% (measured.md section
-// 5).
+// part's 16 steps of pairs are then one ascending stream, with a prefetch of the
+// next page 88% of the read bandwidth against 64% (measured on a 2-core Zen 4, 16 heads of 512 + 64, 8192 tokens).
 std::string KvLayout(DType kv, int64_t k_dim, int64_t v_dim, bool latent);
 
 // One sequence of a step: rows [row0, row0 + rows) of the step are its tokens at positions past, past + 1, ...
@@ -95,7 +96,7 @@ struct AttentionDesc {
 // Bytes of a partial-result slot: for each of the group's query heads one record of f32 o[head_dim] (not normalised), m
 // (running maximum, in base-2 units; -FLT_MAX where no token is visible), l (sum); the whole slot padded to 64.
 inline constexpr int64_t PartialSlotBytes(int64_t group, int64_t head_dim) {
-  return (group * (head_dim + 2) * 4 + 63) / 64 * 64;
+  return AlignUp(group * (head_dim + 2) * 4, 64);
 }
 
 // attention: grid n = items of step->item, m unused. q is already scaled by scale * log2(e), so softmax is in base 2.

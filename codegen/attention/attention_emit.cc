@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <limits>
 
+#include "ir/support/align.h"
+
 namespace xjit::attention {
 namespace {
 
@@ -176,7 +178,7 @@ void AttentionEmitter::TokenOfRow(const Reg& dst, const Reg& row) {
     return;
   }
   // ceil(2^32 / group) overestimates 2^32 / group by less than 1, so the product is exact for rows below 2^32 / group.
-  const int64_t reciprocal = ((int64_t{1} << 32) + desc_.group() - 1) / desc_.group();
+  const int64_t reciprocal = CeilDiv(int64_t{1} << 32, desc_.group());
   e_.mov(dst, reciprocal);
   e_.imul(dst, row);
   e_.shr(dst, 32);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ir/support/align.h"
+
 namespace xjit {
 namespace {
 
@@ -37,14 +39,14 @@ absl::Status Check(const AttentionDesc& desc) {
 // Rows of a block: whole tokens where that fills a register block of up to `limit` rows, else near-equal parts of one.
 int BlockRows(int group, int limit) {
   if (group > limit) {
-    const int parts = (group + limit - 1) / limit;
-    return (group + parts - 1) / parts;
+    const int parts = CeilDiv(group, limit);
+    return CeilDiv(group, parts);
   }
   const int best = limit / group * group;
   return best >= 10 ? best : std::min(limit, 12);
 }
 
-int64_t Align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+int64_t Align(int64_t bytes) { return AlignUp(bytes, 64); }
 
 void PlanScratch(const AttentionDesc& desc, AttentionPlan& plan) {
   const int64_t rows = int64_t{kAttentionItemRows} * desc.group();
@@ -81,8 +83,8 @@ void PlanStream(const AttentionDesc& desc, AttentionPlan& plan) {
 
 // Columns of the widest register block that a few rows of `vectors` columns take.
 int FewColumns(int vectors, int accumulators) {
-  const int parts = (vectors + accumulators - 1) / accumulators;
-  return (vectors + parts - 1) / parts;
+  const int parts = CeilDiv(vectors, accumulators);
+  return CeilDiv(vectors, parts);
 }
 
 AttentionPlan Plan512(const AttentionDesc& desc, AttentionProduct product) {

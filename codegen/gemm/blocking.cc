@@ -5,6 +5,7 @@
 #include "codegen/gemm/blocking_model.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/kernel_rows.h"
+#include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 
 namespace xjit {
@@ -64,13 +65,15 @@ Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, in
 }
 
 std::vector<Blocking> BlockingCandidates(const BlockingShape& shape, const TargetInfo& target) {
+  const std::string_view layout =
+      shape.layout.empty() ? PackedLayout(shape.w, target.isa) : std::string_view(shape.layout);
   std::vector<Blocking> candidates;
-  for (const ModelFamily& family : ModelFamilies()) {
+  for (const KernelFamily& family : KernelFamilies()) {
     if (family.isa > target.isa) continue;
     const auto rows = RowsOf<GemmDesc>();
     const auto row = std::find_if(rows.begin(), rows.end(), [&family](const auto& r) { return r.name == family.name; });
-    // A row that packs the encoding speaks for itself, also when it refuses.
-    if (row != rows.end() && HasPanels(shape.w.type)) {
+    // A row that reads these bytes speaks for itself, also when it refuses.
+    if (row != rows.end() && layout == kPanelLayout) {
       candidates.push_back(FromRow(*row, shape, target));
       continue;
     }
@@ -104,12 +107,6 @@ Blocking ChooseBlocking(const BlockingShape& shape, const TargetInfo& target) {
 
 int64_t ColumnUnit(bool interleaved) { return interleaved ? kPanelColumns : kGroupColumns; }
 
-Columns TaskColumns(int64_t n, int64_t unit, int64_t parts, int64_t i) {
-  const int64_t units = CeilDiv(n, unit);
-  const auto edge = [&](int64_t part) { return std::min(n, units * part / parts * unit); };
-  return {edge(i), edge(i + 1)};
-}
-
 PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_t tasks) {
   PanelTasks share;
   if (rows <= kMaxFewRows) {
@@ -127,15 +124,16 @@ std::string_view PackedLayout(const Encoding& w, Isa isa) {
   const bool dots = isa >= Isa::kAvx512Bf16;  // of bf16 pairs, in vectors or tiles
   switch (w.type) {
     case DType::kBF16:
-      return isa >= Isa::kAmx ? "vnni2.16x32" : "panels.32";
+      return isa >= Isa::kAmx ? "vnni2.16x32" : kPanelLayout;
     case DType::kI8:
+      if (w.scales.weight_only) return dots ? "i8.vnni2.16x32" : "i8.16";
       return isa >= Isa::kAmx ? "vnni4.16x64" : isa >= Isa::kAvx512Vnni ? "vnni4.16x64.comp" : "i8.16";
     case DType::kF8E4M3:
       return dots ? "f8.vnni2.16x32" : "f8.16";
     case DType::kI4:
       return dots ? "i4.vnni2.16x32" : "i4.16";
     default:
-      return HasPanels(w.type) ? "panels.32" : "";
+      return HasPanels(w.type) ? kPanelLayout : "";
   }
 }
 

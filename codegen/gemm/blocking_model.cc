@@ -8,15 +8,16 @@
 #include <numeric>
 
 #include "codegen/gemm/pack.h"
+#include "ir/support/align.h"
 #include "ir/support/dtype.h"
 
 namespace xjit {
 namespace {
 
-// AMX: one TDP in 16 cycles, full tiles or not, as one tile configuration serves all (kernels.md section 0:
-// usstq/mm_amx; section 1, Beat it 3). Vectors: two multiply ports as codegen/gemm/gemm_plan_fma.cc counts them;
-// vpdpbusd one a cycle as gemm_plan_vnni.cc does (measured.md section 1).
-constexpr std::array<ModelFamily, 6> kFamilies = {{
+// AMX: one TDP in 16 cycles (github.com/usstq/mm_amx, README), full tiles or not, as one tile configuration serves all.
+// Vectors: two multiply ports as codegen/gemm/gemm_plan_fma.cc counts them; vpdpbusd one a cycle as gemm_plan_vnni.cc
+// does (measured on a 2-core Zen 4).
+constexpr std::array<KernelFamily, 6> kFamilies = {{
     {"amx_bf16", Isa::kAmx, true, 16, 32, 16},
     {"amx_int8", Isa::kAmx, true, 16, 64, 16},
     {"avx512_vnni", Isa::kAvx512Vnni, false, 16, 4, 1},
@@ -27,15 +28,16 @@ constexpr std::array<ModelFamily, 6> kFamilies = {{
 
 constexpr int kTileRows = 16, kTileColumns = 16;
 constexpr int kTileBytes = 1024;
-// 16 rows of 64 bytes, two loads a cycle from L1; L2 gives a core 48 bytes a cycle (kernels.md section 0).
+// 16 rows of 64 bytes, two loads a cycle from L1; L2 gives a core 48 bytes a cycle (usstq/mm_amx, README).
 constexpr double kTileLoadL1 = 8, kTileLoadL2 = kTileBytes / 48.0;
 // 16 stores of 64 bytes, one a cycle.
 constexpr double kTileStore = 16;
-// L3 gives a core 22 to 26 bytes a cycle (measured.md section 1, Zen 4); mesh parts of Intel about half (kernels.md
-// section 0: 11 to 15% of TDP slots of two tiles, 7 to 10 bytes a cycle).
+// L3 gives a core 22 to 26 bytes a cycle (measured on a 2-core Zen 4), mesh parts of Intel less: with tiles from there
+// usstq/mm_amx (README) fills 11 to 15% of the TDP slots, one tile a slot: 7 to 10 bytes a cycle.
 constexpr double kL3Bytes = 8;
-// Rows of two tiles below each other, columns of two side by side: 4 sums cover the latency of 52 cycles, and a TDP
-// needs one load only. Up to 16 rows one tile of rows and four of columns do the same with 1.25 loads.
+// Rows of two tiles below each other, columns of two side by side: 4 sums cover a TDP's latency, 52
+// cycles (Intel 64 and IA-32 Architectures Optimization Reference Manual, AMX), and a TDP needs one load only. Up to 16
+// rows one tile of rows and four of columns do the same with 1.25 loads.
 constexpr int64_t kBlockRows = 2 * kTileRows, kBlockColumns = 2 * kTileColumns;
 constexpr int kFewTiles = 4;
 // Depth whose scales an f8e4m3 block shares (its sums are scaled once for it), and a q8act block.
@@ -72,21 +74,21 @@ double Mhz(std::string_view family, const TargetInfo& target) {
 // Cycles to turn a weight into what a dot product reads, its store included.
 double UnpackCycles(DType w, DType a) {
   if (w == a || w == DType::kF32 || (w == DType::kI8 && a == DType::kI8Act)) return 0;
-  // The exact table: 31.5 GB/s at 3.67 GHz (kernels.md section 4).
+  // The exact table of 128 entries (vpermi2b twice) and a store: 31.5 GB/s (measured on a core of Zen 4 at 3.67 GHz).
   if (w == DType::kF8E4M3) return 0.12;
   // Of 16 values 3.5 (nibbles) or 4.5 operations four a cycle (gemm_plan_fma.cc), a scale, half a conversion to bf16 of
-  // two vectors at 1.5, half a store at 2 (measured.md section 1).
+  // two vectors at 1.5, half a store at 2 (measured on a 2-core Zen 4).
   const bool bits = w == DType::kQ5_0 || w == DType::kQ5_1 || w == DType::kQ5_K || w == DType::kQ6_K;
   return (0.25 * (bits ? 4.5 : 3.5) + 0.5 + 0.75 + 1) / 16;
 }
 
 // Depth of a tile: what a TDP takes; int8 blocks with a scale each take 32, half a tile.
-int64_t TileDepth(const ModelFamily& family, const BlockingShape& shape) {
+int64_t TileDepth(const KernelFamily& family, const BlockingShape& shape) {
   return shape.a == DType::kQ8Act ? kQ8Depth : family.k_per_dot;
 }
 
 // Cycles of one core for m rows and n columns, weights as they come out of L2, unpacked.
-double AmxCycles(const ModelFamily& family, const BlockingShape& shape, int64_t m, int64_t n, int64_t block_k) {
+double AmxCycles(const KernelFamily& family, const BlockingShape& shape, int64_t m, int64_t n, int64_t block_k) {
   const int64_t depth = TileDepth(family, shape);
   const double steps = static_cast<double>(CeilDiv(shape.k, depth));
   const double across = static_cast<double>(CeilDiv(n, kTileColumns));
@@ -108,7 +110,7 @@ double AmxCycles(const ModelFamily& family, const BlockingShape& shape, int64_t 
 }
 
 // A depth of which whole blocks of scales and whole tiles are multiples.
-int64_t DepthUnit(const ModelFamily& family, const BlockingShape& shape) {
+int64_t DepthUnit(const KernelFamily& family, const BlockingShape& shape) {
   int64_t unit = std::lcm(TileDepth(family, shape), int64_t{Info(shape.w.type).block_elems});
   const Scales& s = shape.w.scales;
   if (s.kind == Scales::Kind::kBlock || s.kind == Scales::Kind::kGroup) unit = std::lcm(unit, int64_t{s.cols});
@@ -134,7 +136,7 @@ int64_t BestCuts(int64_t least, int64_t units, int64_t matrices, int64_t threads
 }
 
 // Few rows: each weight byte is streamed once, in chunks of equal bytes.
-Blocking AmxFew(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
+Blocking AmxFew(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
   Blocking b;
   b.family = family.name;
   b.tile_m = 1;
@@ -175,11 +177,12 @@ Blocking AmxFew(const ModelFamily& family, const BlockingShape& shape, const Tar
 }
 
 // Cache blocks for a thread's share of m rows and n columns.
-void BlockMany(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target, int64_t m, int64_t n,
+void BlockMany(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target, int64_t m, int64_t n,
                Blocking* b) {
   const int64_t bytes = ElementBytes(shape.a), unit = DepthUnit(family, shape);
-  // The panel of A, 32 rows of block_k, stays in two thirds of L1, the stream of B tiles in the rest: then only B loads
-  // come from L2, 32 bytes a cycle of its 48 (kernels.md section 1, Beat it 1). Blocks of equal depth.
+  // The panel of A, 32 rows of block_k, stays in two thirds of L1, the stream of B tiles in the rest. Of two by two
+  // tiles A and B from L2 would be four tiles for four TDPs, 64 bytes a cycle where it gives 48; B alone is 32. Blocks
+  // of equal depth.
   const int64_t most_k = std::max(unit, target.l1d_bytes * 2 / 3 / (kBlockRows * bytes) / unit * unit);
   const int64_t parts = CeilDiv(shape.k, most_k);
   b->block_k = std::min(shape.k, CeilDiv(CeilDiv(shape.k, parts), unit) * unit);
@@ -194,8 +197,8 @@ void BlockMany(const ModelFamily& family, const BlockingShape& shape, const Targ
   b->loop_order = b->block_m < m ? "n,m,k,zigzag m" : "n,k,zigzag m";
 }
 
-double ManyCycles(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target, int64_t m, int64_t n,
-                  const Blocking& b) {
+double ManyCycles(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target, int64_t m,
+                  int64_t n, const Blocking& b) {
   // The walk goes over each block of weights once for block_m rows.
   const double walks = static_cast<double>(CeilDiv(m, b.block_m));
   const double weights = static_cast<double>(n * shape.k);
@@ -211,7 +214,7 @@ double ManyCycles(const ModelFamily& family, const BlockingShape& shape, const T
 // Many rows of one matrix: strips of columns, in each of which threads share the rows; C in f32. Where the threads do
 // not divide evenly, some strips have a thread more and are wider in proportion: all rectangles are of one area, and
 // none idles, also with 43 threads.
-Blocking AmxMany(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
+Blocking AmxMany(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
   const int64_t unit = ColumnUnit(shape.interleaved);
   const int64_t units = CeilDiv(shape.n, unit), down = CeilDiv(shape.m, kTileRows);
   Blocking best;
@@ -249,7 +252,7 @@ Blocking AmxMany(const ModelFamily& family, const BlockingShape& shape, const Ta
 }
 
 // Runs of many rows: threads take ranges of the experts' columns in turn, or of their rows where a run is long.
-Blocking AmxRuns(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
+Blocking AmxRuns(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
   const int64_t unit = ColumnUnit(shape.interleaved);
   const int64_t units = CeilDiv(shape.n, unit), down = CeilDiv(shape.m, kTileRows);
   const int64_t threads = target.threads;
@@ -284,7 +287,7 @@ Blocking AmxRuns(const ModelFamily& family, const BlockingShape& shape, const Ta
 }
 
 // Vector kernels for encodings without panels yet: the shapes of gemm_plan_fma.cc with another reader of weights.
-Blocking Vectors(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
+Blocking Vectors(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
   Blocking b;
   b.family = family.name;
   const int per_panel = kPanelColumns / family.lanes;
@@ -314,9 +317,9 @@ Blocking Vectors(const ModelFamily& family, const BlockingShape& shape, const Ta
 
 }  // namespace
 
-std::span<const ModelFamily> ModelFamilies() { return kFamilies; }
+std::span<const KernelFamily> KernelFamilies() { return kFamilies; }
 
-std::string ModelRefusal(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
+std::string ModelRefusal(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
   const DType w = shape.w.type;
   const auto takes = [&](DType a) {
     return shape.a == a ? std::string() : fmt::format("activations are {}, it takes {}", Name(shape.a), Name(a));
@@ -338,7 +341,7 @@ std::string ModelRefusal(const ModelFamily& family, const BlockingShape& shape, 
   return takes(family.name == "avx512_bf16" ? DType::kBF16 : DType::kF32);
 }
 
-Blocking ModelBlocking(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
+Blocking ModelBlocking(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
   if (!family.tiles) return Vectors(family, shape, target);
   if (shape.m <= kTileRows) return AmxFew(family, shape, target);
   return shape.experts == 1 ? AmxMany(family, shape, target) : AmxRuns(family, shape, target);

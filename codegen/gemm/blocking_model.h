@@ -12,9 +12,8 @@
 
 namespace xjit {
 
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-struct ModelFamily {
+// The kernels of one instruction set: a row of kernels.inc, or one to come.
+struct KernelFamily {
   std::string_view name;
   Isa isa;
   bool tiles;         // AMX
@@ -23,11 +22,11 @@ struct ModelFamily {
   double dot_cycles;  // from one such instruction to the next
 };
 // The highest first; every gemm row of kernels.inc is one of them.
-std::span<const ModelFamily> ModelFamilies();
+std::span<const KernelFamily> KernelFamilies();
 
 // Why the family cannot compute the product; empty: it can.
-std::string ModelRefusal(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target);
-Blocking ModelBlocking(const ModelFamily& family, const BlockingShape& shape, const TargetInfo& target);
+std::string ModelRefusal(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target);
+Blocking ModelBlocking(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target);
 
 // The part of the work that the busiest thread has where threads take b's tasks in turn.
 double LargestShare(const Blocking& b, int threads);

@@ -1,5 +1,6 @@
 #include "codegen/gemm/gemm_fma.h"
 #include "codegen/gemm/gemm_fma_kernel.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 
@@ -10,7 +11,7 @@ absl::Status EmitFloat(const GemmDesc& desc, const GemmPlan& plan, const FloatOp
 void EmitPrefetch(const GemmPlan& plan, const Xbyak::Reg64& w, int offset, int bytes, Emitter& e) {
   if (plan.prefetch == PrefetchHint::kNone) return;
   const int every = plan.prefetch_every;
-  for (int at = (offset + every - 1) / every * every; at < offset + bytes; at += every) {
+  for (int at = AlignUp(offset, every); at < offset + bytes; at += every) {
     const auto place = e.ptr[w + at + plan.prefetch_distance];
     if (plan.prefetch == PrefetchHint::kT0) {
       e.prefetcht0(place);

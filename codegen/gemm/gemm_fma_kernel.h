@@ -18,6 +18,7 @@
 #include "codegen/gemm/gemm_desc.h"
 #include "codegen/gemm/gemm_fma_lanes.h"
 #include "codegen/gemm/gemm_plan.h"
+#include "ir/support/align.h"
 #include "ir/support/dtype.h"
 #include "ir/support/status.h"
 
@@ -32,7 +33,7 @@ struct FloatOps {
 // How desc.w is read: dwords as they are for the dot product.
 inline DType ReadAs(const GemmDesc& desc, const FloatOps& ops) { return ops.dot ? DType::kF32 : desc.w; }
 // Dwords of a row of A that are multiplied.
-inline int64_t Steps(const GemmDesc& desc, const FloatOps& ops) { return ops.dot ? (desc.k + 1) / 2 : desc.k; }
+inline int64_t Steps(const GemmDesc& desc, const FloatOps& ops) { return ops.dot ? CeilDiv(desc.k, 2) : desc.k; }
 // Vectors of columns that a register block of the panel shape takes: 16 registers hold 6x2 sums, 32 hold 12x2.
 inline constexpr int kTileVectors = 2;
 // Unrolled steps of a register block.

@@ -7,6 +7,7 @@
 #include "codegen/gemm/gemm_fma_weights.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/regs.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 namespace {
@@ -24,12 +25,12 @@ struct Panels {
   const int64_t steps = Steps(desc, ops);
   const int64_t panel_bytes = PanelBytes(desc.w, desc.k);
   const bool unpack = ReadAs(desc, ops) != DType::kF32;
-  const int64_t blocks = (steps + plan.k_block - 1) / plan.k_block;
+  const int64_t blocks = CeilDiv(steps, plan.k_block);
   const int64_t last_block = steps - (blocks - 1) * plan.k_block;
 
   // Loop state that lives in the frame.
   enum Slot { kN1, kM0, kM1, kRows, kBlocks, kMain, kRest, kUnits, kSlots };
-  static constexpr int kTable = (kSlots * 8 + 63) / 64 * 64;
+  static constexpr int kTable = AlignUp(kSlots * 8, 64);
   Xbyak::Address At(Slot slot) { return e.qword[e.rsp + slot * 8]; }
 
   const Regs::Gpr64 args = regs.Gpr("args"), n = regs.Gpr("n"), m = regs.Gpr("m"), w = regs.Gpr("w");

@@ -5,6 +5,7 @@
 #include "codegen/gemm/gemm_fma_kernel.h"
 #include "codegen/gemm/gemm_fma_weights.h"
 #include "codegen/gemm/pack.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 namespace {
@@ -74,7 +75,7 @@ absl::Status CheckFloatDesc(const GemmDesc& desc, DType a) {
   if (desc.rows < 0 || desc.rows > kMaxFewRows) {
     return InvalidArgument("rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
   }
-  const int64_t a_bytes = (a == DType::kBF16 ? (desc.k + 1) / 2 : desc.k) * 4;
+  const int64_t a_bytes = (a == DType::kBF16 ? CeilDiv(desc.k, 2) : desc.k) * 4;
   const int64_t c_bytes = (desc.epilogue.silu_mul ? desc.n / 2 : desc.n) * 4;
   if (desc.rows != 1 && (desc.lda_bytes < a_bytes || desc.ldc_bytes < c_bytes)) {
     return InvalidArgument("rows of {} and {} bytes overlap: a row of a takes {}, of c {}", desc.lda_bytes,

@@ -4,6 +4,7 @@
 
 #include "codegen/gemm/gemm_vnni_tile.h"
 #include "codegen/gemm/pack.h"
+#include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 
 namespace xjit {
@@ -76,8 +77,8 @@ void ChoosePrefetch(const GemmDesc& desc, const VnniWeights& weights, const Targ
 // more, and their sums are 15 KiB.
 void BlockDepth(int64_t blocks, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
   const int64_t most = std::max<int64_t>(1, target.l2_bytes / 2 / VnniUnpackedBytes(weights));
-  const int64_t parts = (blocks + most - 1) / most;
-  plan->k_block = 32 * ((blocks + parts - 1) / parts);
+  const int64_t parts = CeilDiv(blocks, most);
+  plan->k_block = 32 * (CeilDiv(blocks, parts));
   plan->m_block = parts == 1 ? 0 : kBlockRows;
 }
 

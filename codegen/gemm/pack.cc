@@ -5,6 +5,7 @@
 
 #include "codegen/gemm/gemm_desc.h"
 #include "codegen/gemm/pack_block.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 namespace {
@@ -153,14 +154,14 @@ int PackedGroupBytes(DType encoding) {
 
 int64_t PackedColumns(int64_t n, bool interleaved) {
   const int64_t columns = interleaved ? n / 2 : n, share = interleaved ? kGroupColumns : kPanelColumns;
-  return (columns + share - 1) / share * kPanelColumns;
+  return CeilDiv(columns, share) * kPanelColumns;
 }
 
 bool HasPanels(DType encoding) { return PackedGroupBytes(encoding) > 0; }
 
 int64_t PanelBytes(DType encoding, int64_t k) {
   const int elems = PackedBlockElems(encoding);
-  return (k + elems - 1) / elems * 2 * PackedGroupBytes(encoding);
+  return CeilDiv(k, elems) * 2 * PackedGroupBytes(encoding);
 }
 
 void PackPanels(DType encoding, int64_t k, std::span<const std::byte* const> rows, int64_t panel_begin,

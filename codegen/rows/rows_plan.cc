@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "codegen/rows/row_vectors.h"
+#include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 
 namespace xjit {
@@ -28,7 +29,7 @@ absl::StatusOr<int64_t> OutputRowBytes(const PrepareDesc& desc) {
     case DType::kF32:
       return desc.cols * 4;
     case DType::kBF16:
-      return (desc.cols + 1) / 2 * 4;
+      return CeilDiv(desc.cols, 2) * 4;
     case DType::kQ8Act:
       if (desc.cols % kQ8Block != 0) {
         return InvalidArgument("q8act rows are whole blocks of {}, but cols = {}", kQ8Block, desc.cols);

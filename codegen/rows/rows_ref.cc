@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 #include "ir/support/ref/eltwise.h"
 #include "ir/support/ref/norm.h"
@@ -72,7 +73,7 @@ void PrepareRef(const PrepareDesc& desc, const PrepareArgs& args, int64_t m0, in
     if (desc.out == DType::kF32) {
       std::memcpy(out, x, static_cast<size_t>(desc.cols) * 4);
     } else if (desc.out == DType::kBF16) {
-      for (int64_t i = 0; i < (desc.cols + 1) / 2 * 2; ++i) {
+      for (int64_t i = 0; i < AlignUp(desc.cols, 2); ++i) {
         const uint16_t value = i < desc.cols ? ToBf16(x[i]) : uint16_t{0};
         std::memcpy(out + 2 * i, &value, 2);
       }

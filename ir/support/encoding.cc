@@ -4,10 +4,10 @@
 
 #include <charconv>
 
+#include "ir/support/align.h"
+
 namespace xjit {
 namespace {
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Takes the words of "channel", "128x128" or "group 128, zeros" one by one.
 std::string_view TakeWord(std::string_view* text) {
@@ -23,7 +23,7 @@ bool ParsePositive(std::string_view text, int32_t* value) {
   return error == std::errc() && end == text.data() + text.size() && *value > 0;
 }
 
-bool ParseScales(std::string_view text, Scales* scales) {
+bool ParseScales(std::string_view text, DType type, Scales* scales) {
   const std::string_view first = TakeWord(&text);
   if (first == "tensor") {
     scales->kind = Scales::Kind::kTensor;
@@ -32,11 +32,6 @@ bool ParseScales(std::string_view text, Scales* scales) {
   } else if (first == "group") {
     scales->kind = Scales::Kind::kGroup;
     if (!ParsePositive(TakeWord(&text), &scales->cols)) return false;
-    for (std::string_view word = TakeWord(&text); !word.empty(); word = TakeWord(&text)) {
-      bool* flag = word == "zeros" ? &scales->zeros : word == "act_order" ? &scales->act_order : nullptr;
-      if (flag == nullptr || *flag) return false;
-      *flag = true;
-    }
   } else {
     const size_t x = first.find('x');
     scales->kind = Scales::Kind::kBlock;
@@ -45,25 +40,35 @@ bool ParseScales(std::string_view text, Scales* scales) {
       return false;
     }
   }
-  return TakeWord(&text).empty();
+  const bool group = scales->kind == Scales::Kind::kGroup;
+  for (std::string_view word = TakeWord(&text); !word.empty(); word = TakeWord(&text)) {
+    bool* flag = nullptr;
+    if (group && word == "zeros") flag = &scales->zeros;
+    if (group && word == "act_order") flag = &scales->act_order;
+    if (type == DType::kI8 && word == "weight_only") flag = &scales->weight_only;
+    if (flag == nullptr || *flag) return false;
+    *flag = true;
+  }
+  return true;
 }
 
 }  // namespace
 
 std::string ToString(const Encoding& encoding) {
   const Scales& s = encoding.scales;
-  const std::string_view type = Name(encoding.type);
+  const std::string_view type = Name(encoding.type), only = s.weight_only ? ", weight_only" : "";
   switch (s.kind) {
     case Scales::Kind::kNone:
       break;
     case Scales::Kind::kTensor:
-      return fmt::format("{}<tensor>", type);
+      return fmt::format("{}<tensor{}>", type, only);
     case Scales::Kind::kChannel:
-      return fmt::format("{}<channel>", type);
+      return fmt::format("{}<channel{}>", type, only);
     case Scales::Kind::kGroup:
-      return fmt::format("{}<group {}{}{}>", type, s.cols, s.zeros ? ", zeros" : "", s.act_order ? ", act_order" : "");
+      return fmt::format("{}<group {}{}{}{}>", type, s.cols, s.zeros ? ", zeros" : "", s.act_order ? ", act_order" : "",
+                         only);
     case Scales::Kind::kBlock:
-      return fmt::format("{}<{}x{}>", type, s.rows, s.cols);
+      return fmt::format("{}<{}x{}{}>", type, s.rows, s.cols, only);
   }
   return std::string(type);
 }
@@ -75,7 +80,7 @@ std::optional<Encoding> ParseEncoding(std::string_view text) {
   Encoding encoding(*type);
   if (open == std::string_view::npos) return encoding;
   if (!text.ends_with('>')) return std::nullopt;
-  if (!ParseScales(text.substr(open + 1, text.size() - open - 2), &encoding.scales)) return std::nullopt;
+  if (!ParseScales(text.substr(open + 1, text.size() - open - 2), *type, &encoding.scales)) return std::nullopt;
   return encoding;
 }
 

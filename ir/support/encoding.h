@@ -25,6 +25,9 @@ struct Scales {
   int32_t cols = 0;
   bool zeros = false;      // kGroup: each group has a zero point too (else the middle of the range is zero)
   bool act_order = false;  // kGroup: a table says which group an element of k belongs to
+  // i8: the scheme was made for activations that stay floats (W8A16). Without it they are rounded to int8 too, with a
+  // scale a token (W8A8).
+  bool weight_only = false;
   bool operator==(const Scales&) const = default;
   auto operator<=>(const Scales&) const = default;
 };
@@ -46,7 +49,8 @@ struct Encoding {
   }
 };
 
-// "bf16", "q4_k", "i8<channel>", "f8e4m3<128x128>", "f8e4m3<tensor>", "i4<group 128, zeros, act_order>".
+// "bf16", "q4_k", "i8<channel>", "i8<channel, weight_only>", "f8e4m3<128x128>", "f8e4m3<tensor>", "i4<group 128, zeros,
+// act_order>".
 std::string ToString(const Encoding& encoding);
 // The inverse; nullopt: not an encoding.
 std::optional<Encoding> ParseEncoding(std::string_view text);

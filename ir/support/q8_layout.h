@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include "ir/support/align.h"
+
 namespace xjit {
 
 inline constexpr int kQ8Block = 32;
@@ -23,7 +25,7 @@ struct Q8Layout {
   constexpr int64_t scaled_sum_offset() const { return k + 4 * blocks(); }
   constexpr int64_t neg_sum_offset() const { return k + 8 * blocks(); }
   constexpr int64_t neg_half_sum_offset() const { return k + 12 * blocks(); }
-  constexpr int64_t row_bytes() const { return (k + 20 * blocks() + 63) / 64 * 64; }
+  constexpr int64_t row_bytes() const { return AlignUp(k + 20 * blocks(), 64); }
 };
 
 }  // namespace xjit

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "ir/support/align.h"
+
 namespace xjit::ref {
 
 void RmsNorm(const float* x, const float* gain, int64_t cols, float eps, float* y) {
@@ -13,7 +15,7 @@ void RmsNorm(const float* x, const float* gain, int64_t cols, float eps, float* 
 
 double RmsNormBound(int64_t cols, int64_t lanes) {
   constexpr double kUnit = 0x1p-24;  // half an ulp of f32
-  const double chain = static_cast<double>((cols + lanes - 1) / lanes) + std::log2(static_cast<double>(lanes)) + 2;
+  const double chain = static_cast<double>(CeilDiv(cols, lanes)) + std::log2(static_cast<double>(lanes)) + 2;
   return (0.5 * chain + 10) * kUnit;  // division, addition, root, division and two products, on both sides
 }
 

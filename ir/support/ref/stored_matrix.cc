@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ir/support/align.h"
 #include "ir/support/ref/dequant.h"
 
 namespace xjit {
@@ -48,7 +49,7 @@ void Plain(const StoredMatrix& m, int64_t row, int64_t begin, int64_t end, float
     }
   }
   if (m.scales == nullptr) return;
-  const int64_t stride = (m.k + m.scale_cols - 1) / m.scale_cols;
+  const int64_t stride = CeilDiv(m.k, m.scale_cols);
   for (int64_t i = begin; i < end;) {
     const float scale = Scale(m, row / m.scale_rows * stride + i / m.scale_cols);
     const int64_t stop = std::min(end, (i / m.scale_cols + 1) * m.scale_cols);

@@ -88,14 +88,14 @@ TEST(QuantConfig, CompressedTensors) {
       Quant(Compressed(R"({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": true})",
                        R"("ignore": ["lm_head", "re:.*mlp.gate$", "model.layers.0.mlp.down_proj"])",
                        R"({"num_bits": 8, "type": "int", "dynamic": true, "strategy": "token"})"));
-  EXPECT_TRUE(int8.int8_activations);
   EXPECT_EQ(Of(int8, "model.layers.0.self_attn.q_proj"), "i8<channel>");
   EXPECT_EQ(Of(int8, "model.layers.0.mlp.experts.0.down_proj"), "i8<channel>");
   for (const char* module : {"lm_head", "model.layers.5.mlp.gate", "model.layers.0.mlp.down_proj", "model.norm"}) {
     EXPECT_EQ(Of(int8, module), "-") << module;
   }
   const std::pair<const char*, const char*> kForms[] = {
-      {R"({"num_bits": 8, "type": "int", "strategy": "tensor"})", "i8<channel>"},
+      // Made for weights alone: activations are not rounded to int8.
+      {R"({"num_bits": 8, "type": "int", "strategy": "tensor"})", "i8<channel, weight_only>"},
       {R"({"num_bits": 8, "type": "float", "strategy": "tensor"})", "f8e4m3<tensor>"},
       {R"({"num_bits": 8, "type": "float", "strategy": "channel"})", "f8e4m3<channel>"},
       {R"({"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 64]})", "f8e4m3<128x64>"},
@@ -107,7 +107,12 @@ TEST(QuantConfig, CompressedTensors) {
   for (const auto& [weights, encoding] : kForms) {
     EXPECT_EQ(Of(Quant(Compressed(weights)), "model.layers.0.mlp.up_proj"), encoding) << weights;
   }
-  EXPECT_EQ(Of(Quant(Compressed(R"({"num_bits": 8})", R"("ignore": [])")), "lm_head"), "i8<channel>");
+  EXPECT_EQ(Of(Quant(Compressed(R"({"num_bits": 8})", R"("ignore": [])")), "lm_head"), "i8<channel, weight_only>");
+  const auto with_inputs = [](const char* inputs) {
+    return Of(Quant(Compressed(R"({"num_bits": 8})", R"("ignore": [])", inputs)), "lm_head");
+  };
+  EXPECT_EQ(with_inputs(R"({"num_bits": 8, "dynamic": true})"), "i8<channel>");
+  EXPECT_EQ(with_inputs(R"({"num_bits": 8, "type": "float"})"), "i8<channel, weight_only>");
 }
 
 TEST(QuantConfig, CompressedTensorsGroups) {
@@ -117,7 +122,7 @@ TEST(QuantConfig, CompressedTensorsGroups) {
           "b": {"targets": ["re:.*down_proj"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}},
           "c": {"targets": ["model.layers.1.mlp.up_proj"], "weights": {"num_bits": 4, "type": "int", "group_size": 32}}}})");
   EXPECT_EQ(Of(mixed, "model.layers.1.mlp.gate_proj"), "f8e4m3<channel>");
-  EXPECT_EQ(Of(mixed, "model.layers.1.mlp.down_proj"), "i8<channel>");
+  EXPECT_EQ(Of(mixed, "model.layers.1.mlp.down_proj"), "i8<channel, weight_only>");
   EXPECT_EQ(Of(mixed, "model.layers.1.mlp.up_proj"), "i4<group 32>");
 }
 

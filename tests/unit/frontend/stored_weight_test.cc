@@ -73,6 +73,12 @@ TEST(StoredWeight, ScalesOutside) {
   EXPECT_EQ(Found({int8, Counting("x.weight_scale", {3, 2})},
                   {.declared = Encoding(DType::kI8, {.kind = Scales::Kind::kBlock, .rows = 2, .cols = 4})}),
             "i8<2x4> [6, 8]");
+  // Tensors do not say whether activations are rounded too.
+  const auto only = ParseEncoding("i8<channel, weight_only>");
+  EXPECT_EQ(Found({int8, Counting("x.weight_scale", {6, 1})}, {.declared = only}), "i8<channel, weight_only> [6, 8]");
+  EXPECT_EQ(Found({int8, Counting("x.weight_scale", {1})}, {.declared = only}), "i8<tensor, weight_only> [6, 8]");
+  EXPECT_EQ(Found({int8, Counting("x.weight_scale", {6, 1})}, {.declared = Encoding::Int8()}), "i8<channel> [6, 8]");
+  EXPECT_EQ(Found({fp8, Counting("x.weight_scale", {1})}, {.declared = only}), "f8e4m3<tensor> [200, 130]");
   // One block, where all others of the checkpoint are in blocks.
   EXPECT_EQ(Found({int8, Counting("x.weight_scale_inv", {1, 1})}), "i8<128x128> [6, 8]");
   EXPECT_EQ(Found({Zeros("x.weight", "I8", {2, 6, 8}, 96), Counting("x.weight_scale", {2, 6, 1})}),

@@ -87,7 +87,7 @@ class RandomOps {
     const auto type = static_cast<DType>(random_.Below(static_cast<size_t>(kNumDTypes)));
     switch (random_.Below(6)) {
       case 0:
-        return xjit::Encoding::Int8();
+        return {DType::kI8, {.kind = Scales::Kind::kChannel, .weight_only = random_.Below(2) == 0}};
       case 1:
         return xjit::Encoding::Fp8Blocks();
       case 2:

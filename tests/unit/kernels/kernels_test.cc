@@ -78,6 +78,14 @@ TEST(Activations, FollowTheWeightAndTheIsa) {
   EXPECT_EQ(ActivationFor(DType::kBF16, Isa::kAvx512Bf16), DType::kBF16);
   EXPECT_EQ(ActivationFor(DType::kF16, Isa::kAmx), DType::kF32);
   EXPECT_EQ(ActivationFor(DType::kF32, Isa::kAmx), DType::kF32);
+  EXPECT_EQ(ActivationFor(Encoding::Int8(), Isa::kAvx512), DType::kF32);
+  EXPECT_EQ(ActivationFor(Encoding::Int8(), Isa::kAvx512Vnni), DType::kI8Act);
+  EXPECT_EQ(ActivationFor(Encoding::Int8(), Isa::kAmx), DType::kI8Act);
+  // What was made for float activations is not rounded to int8.
+  const Encoding only(DType::kI8, {.kind = Scales::Kind::kChannel, .weight_only = true});
+  EXPECT_EQ(ActivationFor(only, Isa::kAvx512Vnni), DType::kF32);
+  EXPECT_EQ(ActivationFor(only, Isa::kAvx512Bf16), DType::kBF16);
+  EXPECT_EQ(ActivationFor(only, Isa::kAmx), DType::kBF16);
 }
 
 TEST(Selection, GemmByWeightAndTarget) {

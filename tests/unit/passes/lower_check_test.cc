@@ -76,6 +76,8 @@ TEST(LowerCheck, WhatHasNoneIsNamed) {
             "gemm: epilogue item 'soft_cap'" + end);
   EXPECT_EQ(Refusal("%y = gemm %x, @a<32 x 64 x f32> {prologue = [rms_norm(@g<64 x f32>, 1e-06)]}"),
             "gemm: prologue item 'rms_norm'" + end);
+  EXPECT_EQ(Refusal("%y = gemm %x, @a<32 x 64 x bf16> {layout = \"panels.32\"}"), "");
+  EXPECT_EQ(Refusal("%y = gemm %x, @a<32 x 64 x bf16> {layout = \"vnni2.16x32\"}"), "gemm: layout 'vnni2.16x32'" + end);
   EXPECT_EQ(Refusal("%n = rms_norm %x, @g<32 x f32>"), "rms_norm: a norm of groups of 32 columns" + end);
   EXPECT_EQ(Refusal("%p = prepare %x {out = \"f32\", prologue = [rms_norm(@g<32 x f32>, 1e-06)]}"),
             "prepare: a norm of groups of 32 columns" + end);

@@ -8,6 +8,7 @@
 #include "codegen/gemm/blocking.h"
 #include "ir/support/target.h"
 #include "passes/lower.h"
+#include "passes/lower_check.h"
 #include "passes/pass.h"
 #include "tests/unit/ir/ir_testing.h"
 
@@ -62,13 +63,14 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-std::unique_ptr<Module> Plan(const Case& c, int threads = 2, std::string_view text = kDecoder) {
+std::unique_ptr<Module> Plan(const Case& c, int threads = 2, std::string_view text = kDecoder, bool runnable = false) {
   auto module = Parse(text);
   PassContext context;
   context.target.isa = c.isa;
   context.target.threads = threads;
   context.rows = c.rows;
   context.logit_rows = 2;
+  context.runnable = runnable;
   const absl::Status status = RunPipeline(*module, PassStage::kGraph, PassStage::kPlanned, context);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(VerifyModule(*module).ok()) << VerifyModule(*module);
@@ -143,6 +145,26 @@ TEST_P(PlanTest, ProductsSayWhatRuns) {
         SharePanels(desc.panels(), PanelBytes(desc.w, desc.k), rows, target.threads * kTasksPerThread);
     EXPECT_EQ(gemm->Int("chunk"), std::min(share.panels, desc.panels()) * kPanelColumns);
     EXPECT_EQ(gemm->Bool("unpack_once"), rows > kMaxFewRows);
+  }
+}
+
+// A plan to be run names kernels and a layout that exist, also where better ones are to come.
+TEST_P(PlanTest, WhatIsToRunExists) {
+  const std::string text = [] {
+    std::string plain(kDecoder);
+    for (size_t at; (at = plain.find("q8_0")) != plain.npos;) plain.replace(at, 4, "bf16");
+    return plain;
+  }();
+  for (const std::string_view module_text : {kDecoder, std::string_view(text)}) {
+    const auto module = Plan(GetParam(), 2, module_text, /*runnable=*/true);
+    for (const Op* gemm : All(*module->Find("layer"), OpCode::kGemm)) {
+      EXPECT_EQ(gemm->Str("layout"), "panels.32") << PrintOp(*gemm);
+      const auto rows = KernelRows();
+      EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [&](const KernelRow& row) {
+        return row.family == "gemm" && row.row == gemm->Str("kernel");
+      })) << PrintOp(*gemm);
+    }
+    EXPECT_TRUE(CheckLowerable(*module).ok()) << CheckLowerable(*module);
   }
 }
 
