@@ -125,7 +125,14 @@ std::string Region::Settle(const Value* value, Columns* want) const {
   for (const Op* user : f_.Users(value)) {
     if (std::any_of(demands.begin(), demands.end(), [user](const auto& d) { return d.first == user; })) continue;
     if (user->code != OpCode::kSlice || want->slots != 1) return fmt::format("{} needs all of it", Name(user->code));
-    spans.push_back({user->Int("from"), user->Int("to")});
+    // Of columns that are dealt some rank would hold both its own and these: ranks must decide alike.
+    const Span other{user->Int("from"), user->Int("to")};
+    for (const auto& [reader, columns] : demands) {
+      if (reader->code != OpCode::kSlice || (reader->Int("from") < other.end && other.begin < reader->Int("to"))) {
+        return "a slice needs columns that are dealt to ranks";
+      }
+    }
+    spans.push_back(other);
   }
   want->spans = Union(std::move(spans));
   for (const auto& [user, columns] : demands) {

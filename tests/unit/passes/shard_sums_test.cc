@@ -306,6 +306,14 @@ TEST(ShardSums, ResidualOfItsX) {
          "%z, %x"));
 }
 
+// The slice is of the first rank's columns: the others must not share out less than it does.
+TEST(ShardSums, SliceOfOneRanksColumns) {
+  ExpectTheWhole(
+      Of("%h = gemm %x, @h<64 x 32 x f32>\n%a = gelu %h\n%s = slice %a {from = 0, to = 32}\n"
+         "%z = gemm %a, @d<32 x 64 x f32>",
+         "%z, %s"));
+}
+
 // A rank with whole experts has the others' rows of nothing that these compute.
 TEST(ShardSums, ExpertsWithSeveralReaders) {
   const std::string experts =
