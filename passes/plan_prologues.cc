@@ -46,18 +46,18 @@ Op* TailFor(const Function& f, const Op& product, DType act, const PassContext& 
   return producer;
 }
 
-// The cache's type, and that of the queries that a store leaves: bf16 where every reader is an attention that
-// multiplies pairs.
+// The cache's type, and that of the queries that a store leaves: bf16 where attentions multiply pairs. Other readers
+// want the type that they have.
 void PlanStore(const Function& f, Op* store, const PassContext& context) {
   const auto users = f.Users(store->result());
   const bool attends = std::all_of(users.begin(), users.end(), [](const Op* user) {
     return user->code == OpCode::kFlashAttention || user->code == OpCode::kMlaExtend;
   });
   const bool dot = context.target.isa >= Isa::kAvx512Bf16 && context.kv_dtype == DType::kBF16;
-  const DType q = dot && attends ? DType::kBF16 : DType::kF32;
+  DType& q = store->result()->type.elem;
+  if (attends) q = dot ? DType::kBF16 : DType::kF32;
   store->attrs["q"] = std::string(Name(q));
   store->attrs["kv"] = std::string(Name(context.kv_dtype));
-  store->result()->type.elem = q;
 }
 
 absl::Status PlanProduct(Module& module, Function& f, Op* product, PassContext& context) {
