@@ -76,9 +76,17 @@ TEST(StoredWeight, ScalesOutside) {
   // Tensors do not say whether activations are rounded too.
   const auto only = ParseEncoding("i8<channel, weight_only>");
   EXPECT_EQ(Found({int8, Counting("x.weight_scale", {6, 1})}, {.declared = only}), "i8<channel, weight_only> [6, 8]");
-  EXPECT_EQ(Found({int8, Counting("x.weight_scale", {1})}, {.declared = only}), "i8<tensor, weight_only> [6, 8]");
+  EXPECT_EQ(Found({int8, Counting("x.weight_scale", {1})}, {.declared = ParseEncoding("i8<tensor, weight_only>")}),
+            "i8<tensor, weight_only> [6, 8]");
   EXPECT_EQ(Found({int8, Counting("x.weight_scale", {6, 1})}, {.declared = Encoding::Int8()}), "i8<channel> [6, 8]");
-  EXPECT_EQ(Found({fp8, Counting("x.weight_scale", {1})}, {.declared = only}), "f8e4m3<tensor> [200, 130]");
+  EXPECT_EQ(Found({int8, Counting("x.weight_scale", {1})}, {.declared = only}),
+            "x.weight is i8<tensor, weight_only> where quantization_config says i8<channel, weight_only>");
+  EXPECT_EQ(Found({fp8, Counting("x.weight_scale", {1})}, {.declared = only}),
+            "x.weight is f8e4m3<tensor> where quantization_config says i8<channel, weight_only>");
+  EXPECT_EQ(Found({fp8, Counting("x.weight_scale_inv", {1, 1})}, {.declared = Encoding::Fp8Blocks()}),
+            "x.weight is f8e4m3<tensor> where quantization_config says f8e4m3<128x128>");
+  // A plain tensor may stay where the configuration would have it converted.
+  EXPECT_EQ(Found({Counting("x.weight", {2, 4})}, {.declared = Encoding::Fp8Blocks()}), "f32 [2, 4]");
   // One block, where all others of the checkpoint are in blocks.
   EXPECT_EQ(Found({int8, Counting("x.weight_scale_inv", {1, 1})}), "i8<128x128> [6, 8]");
   EXPECT_EQ(Found({Zeros("x.weight", "I8", {2, 6, 8}, 96), Counting("x.weight_scale", {2, 6, 1})}),
@@ -142,6 +150,24 @@ TEST(StoredWeight, Int4) {
             "x.qweight is [16, 1], no int4 for x.scales of [2, 16]");
   EXPECT_EQ(Found({awq, Zeros("x.scales", "F16", {0, 8}, 0)}),
             "x.scales is [0, 8]: 16 elements do not divide into 0 groups");
+  // What the configuration says and the tensors are not.
+  const StoredOptions asymmetric = {.declared = Encoding::Int4(8, true)};
+  EXPECT_EQ(Found({awq, zeros, scales}, asymmetric), "i4<group 8, zeros> [8, 16]");
+  EXPECT_EQ(Found({awq, eights, scales}, asymmetric), "i4<group 8> [8, 16]");
+  EXPECT_EQ(Found({awq, scales}, asymmetric),
+            "x.qweight has no zero points where quantization_config says i4<group 8, zeros>");
+  EXPECT_EQ(Found({awq, zeros, scales}, {.declared = Encoding::Int4(8, false)}),
+            "x.qweight has zero points where quantization_config says i4<group 8>");
+  EXPECT_EQ(Found({awq, zeros, scales}, {.declared = Encoding::Int4(4, true)}),
+            "x.qweight is in groups of 8 where quantization_config says i4<group 4, zeros>");
+  EXPECT_EQ(Found({gptq, zeros, scales}, {.declared = Encoding::Int4(8, true, true)}),
+            "x.qweight has no g_idx where quantization_config says i4<group 8, zeros, act_order>");
+  EXPECT_EQ(Found(Gptq({0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1}), asymmetric),
+            "x.qweight has a g_idx out of order where quantization_config says i4<group 8, zeros>");
+  EXPECT_EQ(Found({gptq, zeros, scales}, {.method = QuantConfig::Method::kAwq}),
+            "x.qweight is [2, 8], no int4 for x.scales of [2, 8]");
+  EXPECT_EQ(Found({awq, zeros, scales}, {.method = QuantConfig::Method::kGptq}),
+            "x.qweight is [16, 1], no int4 for x.scales of [2, 8]");
   // Eight bits: four a word.
   EXPECT_THAT(Found({Zeros("x.qweight", "I32", {4, 8}, 128), Zeros("x.qzeros", "I32", {2, 2}, 16), scales}),
               HasSubstr("x.qzeros is [2, 2] instead of [2, 1]"));

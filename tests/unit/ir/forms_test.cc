@@ -314,6 +314,17 @@ std::vector<TensorData> AttentionArgs(uint64_t seed) {
   return {RandomRows(random, 6, 32), RandomRows(random, 6, 16), RandomRows(random, 6, 16)};
 }
 
+TEST(Rope, AnOffsetIsInsideOfAHead) {
+  for (const char* offset : {"61", "9223372036854775807", "-1"}) {
+    EXPECT_THAT(
+        Error(fmt::format("module @m {{ func @f(%x: tensor<T x 64 x f32>, %rope: tensor<T x 4 x f32>) -> "
+                          "tensor<T x 64 x f32> {{ %y = rope %x, %rope {{heads = 1, offset = {}}} return %y }} }}",
+                          offset)),
+        HasSubstr("is turned from"))
+        << offset;
+  }
+}
+
 TEST(Attention, UnevenGroupsReadTheirHeads) {
   // Heads 0 and 1..3 of the uneven form read KV head 0 and 1: the same as the even form's heads where they agree.
   Tokens a(6), b(6);
