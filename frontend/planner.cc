@@ -115,6 +115,12 @@ class RankPlanner {
 
   absl::Status Prefill() {
     const int64_t rows = std::min(options_.chunk, options_.prompt);
+    // Every step is costed on its own: a million of them would take minutes and gigabytes.
+    constexpr int64_t kMostSteps = 4096;
+    if (rows > 0 && options_.prompt / rows > kMostSteps) {
+      return InvalidArgument("--chunk {}: a prompt of {} tokens is more than {} steps of it", options_.chunk,
+                             options_.prompt, kMostSteps);
+    }
     XJIT_ASSIGN_OR_RETURN(const auto module, PlanStep(rows, 1, options_.depth + rows));
     XJIT_ASSIGN_OR_RETURN(const int64_t weight_bytes, WeightBytes(*module));
     if (weight_bytes != plan_.weight_bytes) {

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
 
@@ -9,6 +10,9 @@ namespace xjit {
 namespace {
 
 constexpr std::string_view kLeft = "another rank has failed or ended";
+
+// A thread each: more than any machine has nodes, fewer than a process may start.
+constexpr int kMostRanks = 64;
 
 // Where ranks wait for each other. A round is over when all have given and taken their values.
 class Meeting {
@@ -65,10 +69,17 @@ absl::StatusOr<std::vector<std::vector<TensorData>>> RunRanks(
   std::vector<std::optional<absl::StatusOr<std::vector<TensorData>>>> results(static_cast<size_t>(ranks));
   {
     std::vector<std::jthread> threads;
+    if (ranks > kMostRanks) return Unimplemented("the interpreter runs {} ranks at most, not {}", kMostRanks, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         Member member(meeting, rank, ranks);
-        results[static_cast<size_t>(rank)] = run(member);
+        auto& result = results[static_cast<size_t>(rank)];
+        // The standard library's own failures would end the program in a thread.
+        try {
+          result = run(member);
+        } catch (const std::bad_alloc&) {
+          result = FailedPrecondition("no memory for {} ranks on the interpreter", ranks);
+        }
         meeting.Leave();
       });
     }

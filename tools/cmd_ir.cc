@@ -59,6 +59,10 @@ absl::StatusOr<std::string> FromConfig(const IrFlags& flags, const Checkpoint& c
   if (flags.model.isa != "auto") {
     const auto isa = ParseIsa(flags.model.isa);
     if (!isa.has_value()) return InvalidArgument("--isa {}: unknown (known: {})", flags.model.isa, IsaList(Isa::kAmx));
+    if (*isa > context.target.isa) {
+      return FailedPrecondition("--isa {}: {} has {}", flags.model.isa, context.target.name,
+                                IsaList(context.target.isa));
+    }
     context.target.isa = *isa;
   }
   if (flags.model.threads > 0) context.target.threads = flags.model.threads;
