@@ -144,11 +144,12 @@ absl::Status CheckFits(const PlanOptions& o, const ModelPlan& plan) {
   for (size_t i = 0; i < plan.nodes.size(); ++i) {
     const NodePlan& node = plan.nodes[i];
     if (node.fits()) continue;
+    // Beyond one rank a node each node holds the shares of several.
     return FailedPrecondition(
         "the plan does not fit: node {} of {} needs {:.2f} GB (weights {:.2f}, KV {:.2f}, work "
-        "{:.2f}) and has {:.2f} GB (more ranks, --quantize or a shorter --gen need less)",
+        "{:.2f}) and has {:.2f} GB ({}--quantize or a shorter --gen need less)",
         i, o.target.name, Gb(node.total()), Gb(node.weight_bytes), Gb(node.kv_bytes), Gb(node.arena_bytes),
-        Gb(node.memory_bytes));
+        Gb(node.memory_bytes), o.tp < o.target.nodes() ? "more ranks, " : "");
   }
   return absl::OkStatus();
 }
@@ -167,7 +168,7 @@ absl::Status Run(const PlanFlags& f) {
   if (f.sockets > 0) {
     XJIT_ASSIGN_OR_RETURN(o.target, FirstSockets(o.target, f.sockets));
   }
-  o.tp = f.tp > 0 ? f.tp : o.target.nodes();
+  o.tp = f.tp > 0 ? f.tp : checkpoint->defaults().tp.value_or(o.target.nodes());
   XJIT_ASSIGN_OR_RETURN(o.kv_dtype, ParseKvDtype(f.kv_dtype, *checkpoint));
   o.quantize = f.quantize;
   o.prompt = f.prompt;
@@ -194,7 +195,8 @@ Command AddPlan(CLI::App& app) {
       ->type_name("MODEL");
   sub->add_option("--machine", f->machine,
                   "a machine file, or a name such as xeon6980p-2s (default: this machine, measured)");
-  sub->add_option("--tp", f->tp, "ranks that share the model (default: one a NUMA node)")->check(CLI::Range(1, 1024));
+  sub->add_option("--tp", f->tp, "ranks that share the model (default: the manifest's, else one a NUMA node)")
+      ->check(CLI::Range(1, 1024));
   sub->add_option("--sockets", f->sockets, "use the nodes of the first N sockets only")->check(CLI::Range(1, 1024));
   sub->add_option("--quantize", f->quantize, "weights in int8, fp8, int4 or bf16 (default: as they are)");
   sub->add_option("--kv-dtype", f->kv_dtype, "bf16, f32, int8, fp8 or q4_0 (default: the manifest's, else bf16)");
