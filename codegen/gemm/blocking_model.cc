@@ -211,14 +211,32 @@ double ManyCycles(const KernelFamily& family, const BlockingShape& shape, const 
   return std::max(AmxCycles(family, shape, m, n, b.block_k) + unpack, (read_a + read_b) / kL3Bytes);
 }
 
+// The fastest of several ways to cut a product of many rows on tiles.
+struct FastestMany {
+  Blocking best;
+  double cycles = 0;
+
+  void Take(const Blocking& b, double its_cycles) {
+    if (best.tasks > 0 && its_cycles >= cycles) return;
+    best = b;
+    cycles = its_cycles;
+  }
+  Blocking Finished(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
+    best.family = family.name;
+    best.tile_m = best.tile_n = 2;
+    best.unpack_once = UnpackCycles(shape.w.type, shape.a) > 0;
+    SetCost(shape, target, cycles, &best);
+    return best;
+  }
+};
+
 // Many rows of one matrix: strips of columns, in each of which threads share the rows; C in f32. Where the threads do
 // not divide evenly, some strips have a thread more and are wider in proportion: all rectangles are of one area, and
 // none idles, also with 43 threads.
 Blocking AmxMany(const KernelFamily& family, const BlockingShape& shape, const TargetInfo& target) {
   const int64_t unit = ColumnUnit(shape.interleaved);
   const int64_t units = CeilDiv(shape.n, unit), down = CeilDiv(shape.m, kTileRows);
-  Blocking best;
-  double best_cycles = 0;
+  FastestMany best;
   for (int64_t strips = 1; strips <= std::min<int64_t>(target.threads, units); ++strips) {
     int64_t fewer = target.threads / strips, more = CeilDiv(target.threads, strips);
     if (units < target.threads) more = fewer = std::min(fewer, down);  // strips of one width
@@ -239,16 +257,9 @@ Blocking AmxMany(const KernelFamily& family, const BlockingShape& shape, const T
     b.busy_threads = static_cast<int>(threads);
     const double cycles = std::max(ManyCycles(family, shape, target, rows(fewer), columns(fewer), b),
                                    ManyCycles(family, shape, target, rows(more), columns(more), b));
-    if (best.tasks == 0 || cycles < best_cycles) {
-      best = b;
-      best_cycles = cycles;
-    }
+    best.Take(b, cycles);
   }
-  best.family = family.name;
-  best.tile_m = best.tile_n = 2;
-  best.unpack_once = UnpackCycles(shape.w.type, shape.a) > 0;
-  SetCost(shape, target, best_cycles, &best);
-  return best;
+  return best.Finished(family, shape, target);
 }
 
 // Runs of many rows: threads take ranges of the experts' columns in turn, or of their rows where a run is long.
@@ -256,8 +267,7 @@ Blocking AmxRuns(const KernelFamily& family, const BlockingShape& shape, const T
   const int64_t unit = ColumnUnit(shape.interleaved);
   const int64_t units = CeilDiv(shape.n, unit), down = CeilDiv(shape.m, kTileRows);
   const int64_t threads = target.threads;
-  Blocking best;
-  double best_cycles = 0;
+  FastestMany best;
   for (int64_t tm = 1; tm <= std::min(threads, down); tm *= 2) {
     const int64_t across = std::clamp<int64_t>(threads / tm / shape.experts, 1, units);
     const int64_t m = std::min(shape.m, CeilDiv(down, tm) * kTileRows), n = CeilDiv(units, across) * unit;
@@ -274,16 +284,9 @@ Blocking AmxRuns(const KernelFamily& family, const BlockingShape& shape, const T
     b.busy_threads = static_cast<int>(last == 0 ? threads : last);
     const double cycles =
         ManyCycles(family, shape, target, m, b.chunk, b) * static_cast<double>(CeilDiv(b.tasks, threads));
-    if (best.tasks == 0 || cycles < best_cycles) {
-      best = b;
-      best_cycles = cycles;
-    }
+    best.Take(b, cycles);
   }
-  best.family = family.name;
-  best.tile_m = best.tile_n = 2;
-  best.unpack_once = UnpackCycles(shape.w.type, shape.a) > 0;
-  SetCost(shape, target, best_cycles, &best);
-  return best;
+  return best.Finished(family, shape, target);
 }
 
 // Vector kernels for encodings without panels yet: the shapes of gemm_plan_fma.cc with another reader of weights.
