@@ -342,11 +342,8 @@ absl::Status CheckDeclared(const StoredWeight& found, const StoredOptions& optio
                        [suffix](const TensorView* view) { return std::string_view(view->name).ends_with(suffix); });
   };
   const Scales &is = found.encoding.scales, &should = want.scales;
-  if (found.encoding.type != want.type || is.kind != should.kind ||
-      (is.kind == Scales::Kind::kBlock && is.rows != should.rows)) {
-    return contradicts(fmt::format("is {}", ToString(found.encoding)));
-  }
-  if (is.kind == Scales::Kind::kBlock && is.cols != should.cols) {
+  const bool same_blocks = is.kind != Scales::Kind::kBlock || (is.rows == should.rows && is.cols == should.cols);
+  if (found.encoding.type != want.type || is.kind != should.kind || !same_blocks) {
     return contradicts(fmt::format("is {}", ToString(found.encoding)));
   }
   if (is.kind != Scales::Kind::kGroup) return absl::OkStatus();

@@ -65,11 +65,11 @@ class Member : public Collective {
 
 absl::StatusOr<std::vector<std::vector<TensorData>>> RunRanks(
     int ranks, const std::function<absl::StatusOr<std::vector<TensorData>>(Collective&)>& run) {
+  if (ranks > kMostRanks) return Unimplemented("the interpreter runs {} ranks at most, not {}", kMostRanks, ranks);
   Meeting meeting(ranks);
   std::vector<std::optional<absl::StatusOr<std::vector<TensorData>>>> results(static_cast<size_t>(ranks));
   {
     std::vector<std::jthread> threads;
-    if (ranks > kMostRanks) return Unimplemented("the interpreter runs {} ranks at most, not {}", kMostRanks, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         Member member(meeting, rank, ranks);
