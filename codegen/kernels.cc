@@ -120,13 +120,16 @@ std::span<const TypedRow<EltwiseDesc>> RowsOf() {
 
 std::vector<KernelRow> KernelRows() { return AllRows().all; }
 
-DType ActivationFor(const Encoding& weight, Isa isa) {
+DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_rows) {
+  using Kind = Scales::Kind;
   const DType w = weight.type;
-  if (IsQuantized(w) && isa >= Isa::kAvx512Vnni) return DType::kQ8Act;
-  const bool rounds = w == DType::kI8 && !weight.scales.weight_only;
-  if (rounds && isa >= Isa::kAvx512Vnni) return DType::kI8Act;
-  const bool bf16 = w == DType::kBF16 || w == DType::kF8E4M3 || w == DType::kI4 || (w == DType::kI8 && !rounds);
-  return bf16 && isa >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
+  const Scales& s = weight.scales;
+  if (w == DType::kI8 && !s.weight_only && (s.kind == Kind::kChannel || s.kind == Kind::kTensor)) return DType::kI8Act;
+  if ((IsQuantized(w) || w == DType::kI4) && target.isa >= Isa::kAvx512Vnni) {
+    return target.isa >= Isa::kAmx && many_rows ? DType::kBF16 : DType::kQ8Act;
+  }
+  const bool bf16 = w == DType::kBF16 || w == DType::kF8E4M3 || w == DType::kI8;
+  return bf16 && target.isa >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
 }
 
 KernelLibrary::KernelLibrary(TargetInfo target, KernelLibraryOptions options)

@@ -41,10 +41,12 @@ struct Candidate {
   bool chosen = false;
 };
 
-// The type in which activations enter a matrix product with such a weight: q8act for GGUF's encodings and i8act for
-// i8 from avx512_vnni on, unless it is weight_only; bf16 for bf16, and for what is unpacked to it (f8e4m3, i4,
-// weight_only i8), from avx512_bf16 on; else f32.
-DType ActivationFor(const Encoding& weight, Isa isa);
+// The type in which activations enter a matrix product with such a weight. i8act: i8 with a scale a column or one in
+// all, unless it is weight_only. q8act: GGUF's encodings and i4 from avx512_vnni on; but bf16 for many rows on tiles,
+// since a block of 32 fills a bf16 tile and half an int8 one, whose sums would have to leave the tile after each. bf16:
+// bf16, f8e4m3 and other i8 from avx512_bf16 on. Else
+// f32.
+DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_rows);
 
 struct KernelLibraryOptions {
   // Runs each kernel, when it is first asked for, on random data against its scalar reference (`--verify-kernels`);

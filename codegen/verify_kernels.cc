@@ -12,6 +12,7 @@
 #include "codegen/attention/attention_ref.h"
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
+#include "codegen/gemm/random_panels.h"
 #include "codegen/rows/rows_ref.h"
 #include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
@@ -63,48 +64,20 @@ absl::Status Differs(const Kernel& kernel, int64_t row, int64_t column, double g
 // False also for a NaN.
 bool Within(double got, double want, double bound) { return std::fabs(got - want) <= bound; }
 
-// A row of random encoded weights: every bit random but the f16 and bf16 numbers, which are of the size of real ones.
-void RandomWeightRow(DType type, int64_t k, Noise& noise, std::byte* row) {
-  const DTypeInfo& info = Info(type);
-  const int64_t bytes = RowBytes(type, k);
-  for (int64_t i = 0; i < bytes; ++i) row[i] = static_cast<std::byte>(noise.Bits());
-  const auto half = [&](std::byte* at) {  // +-2^-7 .. 2^-6
-    const auto h = static_cast<uint16_t>(0x2000 | (noise.Bits() & 0x83ff));
-    std::memcpy(at, &h, 2);
-  };
-  for (std::byte* b = row; b < row + bytes; b += info.block_bytes) {
-    if (type == DType::kF32) {
-      const float value = noise();
-      std::memcpy(b, &value, 4);
-    } else if (type == DType::kBF16) {
-      const uint16_t value = ToBf16(noise());
-      std::memcpy(b, &value, 2);
-    } else if (type == DType::kQ6_K) {
-      half(b + 208);
-    } else {
-      half(b);
-      if (type == DType::kQ4_1 || type == DType::kQ5_1 || type == DType::kQ4_K || type == DType::kQ5_K) half(b + 2);
-    }
+// Random activations as the product wants them; `largest` is the greatest Euclidean norm of a row as the kernel sees
+// it.
+Bytes RandomActivations(const GemmDesc& desc, int64_t rows, Noise& noise, double* largest) {
+  std::vector<float> x(static_cast<size_t>(rows * desc.k));
+  noise.Fill(x.data(), rows * desc.k);
+  for (auto row = x.begin(); row != x.end(); row += desc.k) {
+    // 1.01 covers what the conversion adds.
+    *largest = std::max(*largest, 1.01 * std::sqrt(std::inner_product(row, row + desc.k, row, 0.0)));
   }
-}
-
-// Random activations of type `type` into `row`; returns their Euclidean norm as the kernel sees them.
-double RandomActivations(DType type, int64_t k, Noise& noise, std::byte* row) {
-  std::vector<float> x(static_cast<size_t>(k));
-  noise.Fill(x.data(), k);
-  double sum = 0;
-  for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[static_cast<size_t>(i)]) * x[static_cast<size_t>(i)];
-  if (type == DType::kQ8Act) {
-    QuantizeRow(x.data(), k, row);
-  } else if (type == DType::kBF16) {
-    for (int64_t i = 0; i < k; ++i) {
-      const uint16_t value = ToBf16(x[static_cast<size_t>(i)]);
-      std::memcpy(row + 2 * i, &value, 2);
-    }
-  } else {
-    std::memcpy(row, x.data(), static_cast<size_t>(k) * 4);
-  }
-  return 1.01 * std::sqrt(sum);  // 1.01 covers what the conversion added
+  Bytes a(ActivationBytes(desc, rows) + kReadAhead);
+  const PrepareDesc prepare{
+      .cols = desc.k, .out = desc.a, .ldx_bytes = 4 * desc.k, .ldo_bytes = desc.lda_bytes, .strips = desc.strips};
+  PrepareRef(prepare, {.x = x.data(), .out = a.data()}, 0, rows);
+  return a;
 }
 
 }  // namespace
@@ -115,15 +88,8 @@ absl::Status VerifyKernel(const GemmDesc& desc, const Kernel& kernel) {
   const int64_t rows = desc.rows > 0 ? desc.rows : 9;
   const int64_t panel_c = desc.epilogue.silu_mul ? kGroupColumns : kPanelColumns;
 
-  std::vector<Bytes> weight_rows;
-  std::vector<const std::byte*> pointers;
-  for (int64_t n = 0; n < columns; ++n) {
-    weight_rows.emplace_back(RowBytes(desc.w, desc.k));
-    RandomWeightRow(desc.w, desc.k, noise, weight_rows.back().data());
-    pointers.push_back(weight_rows.back().data());
-  }
   Bytes w(panels * PanelBytes(desc.w, desc.k));
-  PackPanels(desc.w, desc.k, pointers, 0, panels, w.data());
+  RandomPanels(desc.w, columns, desc.k, kSeed, w.data());
   double w_norm = 0;
   std::vector<float> column(static_cast<size_t>(desc.k));
   for (int64_t n = 0; n < columns; ++n) {
@@ -131,11 +97,8 @@ absl::Status VerifyKernel(const GemmDesc& desc, const Kernel& kernel) {
     w_norm = std::max(w_norm, std::sqrt(std::inner_product(column.begin(), column.end(), column.begin(), 0.0)));
   }
 
-  Bytes a(rows * desc.lda_bytes + kReadAhead);
   double a_norm = 0;
-  for (int64_t m = 0; m < rows; ++m) {
-    a_norm = std::max(a_norm, RandomActivations(desc.a, desc.k, noise, a.data() + m * desc.lda_bytes));
-  }
+  Bytes a = RandomActivations(desc, rows, noise, &a_norm);
   const int64_t c_bytes = (rows - 1) * desc.ldc_bytes + panels * panel_c * 4;
   Bytes c(c_bytes), want(c_bytes), residual(c_bytes), bias(columns * 4), scratch(kernel.scratch_bytes);
   noise.Fill(residual.as<float>(), c_bytes / 4);

@@ -343,7 +343,8 @@ std::string Engine::mode() const {
   std::set<DType> acts;
   for (const auto& f : fused_->functions) {
     for (const auto& op : f->ops) {
-      if (op->code == OpCode::kGemm) acts.insert(ActivationFor(op->weight(1)->type.encoding(), target_.isa));
+      if (op->code != OpCode::kGemm) continue;
+      for (const bool many : {false, true}) acts.insert(ActivationFor(op->weight(1)->type.encoding(), target_, many));
     }
   }
   std::string mode = acts.contains(DType::kQ8Act) ? "q8act" : "";

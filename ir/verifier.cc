@@ -4,6 +4,7 @@
 #include <set>
 
 #include "ir/ops.h"
+#include "ir/support/act_layout.h"
 #include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 
@@ -11,6 +12,7 @@ namespace xjit {
 
 int64_t RowStrideBytes(DType elem, int64_t cols) {
   if (elem == DType::kQ8Act) return Q8Layout{cols}.row_bytes();
+  if (elem == DType::kI8Act) return I8Layout{cols}.row_bytes();
   return AlignUp(cols, 32) * Info(elem).block_bytes;
 }
 

@@ -101,7 +101,7 @@ class Worker {
   // The type that a product's activations have: as planned, or what the plan would choose.
   DType Activation(const Weight& w) const {
     const DType elem = op_.operand(0)->type.elem;
-    return elem == DType::kF32 ? ActivationFor(w.type.encoding(), context_.target.isa) : elem;
+    return elem == DType::kF32 ? ActivationFor(w.type.encoding(), context_.target, ToDouble(context_.rows) > kMaxFewRows) : elem;
   }
 
   // Reads and writes activations once; vectors come from memory.

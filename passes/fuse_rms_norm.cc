@@ -36,7 +36,7 @@ const char* Blocker(const std::vector<Op*>& users, const Op& norm) {
 // Bytes a value that norm and conversions move: as prologues, and as an op before conversions.
 std::pair<int, int> BytesMoved(const std::vector<Op*>& users, const PassContext& context) {
   std::set<DType> types;
-  for (const Op* user : users) types.insert(ActivationFor(WeightOf(*user)->type.encoding(), context.target.isa));
+  for (const Op* user : users) types.insert(ActivationFor(WeightOf(*user)->type.encoding(), context.target, false));
   int prologues = 0, op = 8;
   for (const DType type : types) {
     const int converted = 4 + (type == DType::kF32 ? 4 : type == DType::kBF16 ? 2 : 1);

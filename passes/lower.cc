@@ -386,7 +386,7 @@ class Lowering {
     desc.n = PackedColumns(w);
     desc.k = w.type.cols();
     desc.a = op.operand(0)->type.elem;
-    desc.w = w.type.elem;
+    desc.w = w.type.encoding();
     desc.rows = rows <= kMaxFewRows ? static_cast<int>(rows) : 0;
     desc.lda_bytes = a.stride;
     desc.ldc_bytes = c.stride;

@@ -23,7 +23,9 @@ bool Private(const PassContext& context, const Type& type, int64_t cols) {
 }
 
 DType Activation(const Op& product, const PassContext& context) {
-  return ActivationFor(WeightOf(product)->type.encoding(), context.target.isa);
+  const bool logits = product.operand(0)->type.dims[0].symbol == 'L';
+  const int64_t rows = logits ? context.logit_rows : context.rows;
+  return ActivationFor(WeightOf(product)->type.encoding(), context.target, rows > kMaxFewRows);
 }
 
 // Rows side by side in a row of x: one for each slot where the experts' rows come apart.

@@ -23,14 +23,14 @@ namespace xjit::tools {
 // A matrix product C[m, n] = A[m, k] * W[n, k]^T as flags give it.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
-  std::string weights;
+  std::string weights, activations;
   Epilogue epilogue;
 
   // Not required: the caller says what its command cannot do without.
   void Register(CLI::App* app);
-  // The kernel's descriptor on a machine of this ISA: columns padded to whole panels, rows of A and C with their
+  // The kernel's descriptor on such a machine: columns padded to whole panels, rows of A and C with their
   // program's strides. InvalidArgument: unknown weights, a size that is missing or does not fit them.
-  absl::StatusOr<GemmDesc> Desc(Isa isa) const;
+  absl::StatusOr<GemmDesc> Desc(const TargetInfo& target) const;
 };
 
 // Attention of `sequences` sequences with `tokens` new tokens each behind `past` in the cache.

@@ -4,69 +4,18 @@
 #include <cstring>
 #include <limits>
 
-#include "codegen/attention/attention_ref.h"
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
+#include "codegen/gemm/random_panels.h"
 #include "codegen/rows/rows_ref.h"
 #include "ir/support/align.h"
-#include "ir/support/q8_layout.h"
 #include "tools/bench_op.h"
 
 namespace xjit::tools {
 namespace {
 
-// Rows of weights that differ. A prime above a panel's columns: no two columns of a panel and no two neighbouring
-// panels are alike, and making them takes no time beside packing.
-constexpr int64_t kDistinctRows = 61;
+constexpr uint64_t kSeed = 42;
 constexpr int64_t kSampleRows = 4, kSamplePanels = 4;
-
-// Every bit random but floats and the scales of blocks, which make values of at most about 1.
-void RandomWeightRow(DType type, int64_t k, std::mt19937_64& random, std::byte* row) {
-  const DTypeInfo& info = Info(type);
-  const int64_t bytes = RowBytes(type, k);
-  for (int64_t i = 0; i < bytes; ++i) row[i] = static_cast<std::byte>(random());
-  // An f16 of either sign with the given exponent.
-  const auto half = [&](std::byte* at, int exponent) {
-    const auto bits = static_cast<uint16_t>((random() & 0x83ff) | static_cast<uint64_t>(exponent + 15) << 10);
-    std::memcpy(at, &bits, 2);
-  };
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  for (std::byte* b = row; b < row + bytes; b += info.block_bytes) {
-    switch (type) {
-      case DType::kF32: {
-        const float value = uniform(random);
-        std::memcpy(b, &value, 4);
-        break;
-      }
-      case DType::kBF16: {
-        const uint16_t value = ToBf16(uniform(random));
-        std::memcpy(b, &value, 2);
-        break;
-      }
-      case DType::kF16:
-        half(b, -1 - static_cast<int>(random() % 6));
-        break;
-      case DType::kQ8_0:
-        half(b, -8);
-        break;
-      case DType::kQ6_K:
-        half(b + 208, -13);
-        break;
-      case DType::kQ4_K:
-      case DType::kQ5_K:
-        half(b, -12);
-        half(b + 2, -12);
-        break;
-      case DType::kQ4_1:
-      case DType::kQ5_1:
-        half(b, -5);
-        half(b + 2, -3);
-        break;
-      default:
-        half(b, -5);
-    }
-  }
-}
 
 // Values first, first + step, ... of [0, count), at most `most` of them, the last one included.
 std::vector<int64_t> Sample(int64_t count, int64_t most) {
@@ -95,9 +44,9 @@ class GemmBench {
     op.copies = copies_;
     op.flops = 2.0 * static_cast<double>(shape_.m) * static_cast<double>(shape_.n) * static_cast<double>(shape_.k);
     op.bytes = static_cast<double>(weight_bytes());
-    op.peak = desc_.a == DType::kQ8Act  ? PeakKind::kInt8Dot
-              : desc_.a == DType::kBF16 ? PeakKind::kBf16Dot
-                                        : PeakKind::kF32Fma;
+    op.peak = desc_.a == DType::kQ8Act || desc_.a == DType::kI8Act ? PeakKind::kInt8Dot
+              : desc_.a == DType::kBF16                            ? PeakKind::kBf16Dot
+                                                                   : PeakKind::kF32Fma;
     op.peak_isa = row_isa_;
     op.run = [this](int thread, int64_t calls) { Run(thread, calls); };
     return op;
@@ -127,7 +76,7 @@ class GemmBench {
       }
       for (int64_t m : Sample(shape_.m, kSampleRows)) {
         GemmRef(desc_, args, p, p + 1, m, m + 1);
-        const std::vector<float> a = ActivationRow(m);
+        const std::span<const float> a = ActivationRow(m);
         const auto magnitude = [&](int64_t j) {
           double sum = args.bias == nullptr ? 0 : std::fabs(args.bias[p * kPanelColumns + j]);
           for (size_t i = 0; i < a.size(); ++i) sum += std::fabs(double{a[i]} * w[static_cast<size_t>(j)][i]);
@@ -182,35 +131,34 @@ class GemmBench {
 
   // Each thread packs the panels that it will read, so that they are on its node.
   absl::Status MakeWeights() {
-    const int64_t row_bytes = RowBytes(desc_.w, desc_.k);
-    std::vector<std::byte> rows(static_cast<size_t>(kDistinctRows * row_bytes));
-    for (int64_t i = 0; i < kDistinctRows; ++i) RandomWeightRow(desc_.w, desc_.k, random_, rows.data() + i * row_bytes);
-    std::vector<const std::byte*> columns(static_cast<size_t>(desc_.n), nullptr);  // those behind n: zeros
-    for (int64_t n = 0; n < shape_.n; ++n)
-      columns[static_cast<size_t>(n)] = rows.data() + n % kDistinctRows * row_bytes;
     XJIT_ASSIGN_OR_RETURN(weights_, HugeBuffer::Allocate(copies_ * copy_stride()));
-    bench_.pool().Run([&](int t) {
-      const int64_t threads = bench_.threads(), panel = PanelBytes(desc_.w, desc_.k);
-      const int64_t p0 = desc_.panels() * t / threads, p1 = desc_.panels() * (t + 1) / threads;
-      PackPanels(desc_.w, desc_.k, columns, p0, p1, weights_.data());
-      for (int64_t c = 1; c < copies_; ++c) {
-        std::memcpy(weights_.data() + c * copy_stride() + p0 * panel, weights_.data() + p0 * panel,
-                    static_cast<size_t>((p1 - p0) * panel));
-      }
-    });
+    const int64_t panel = PanelBytes(desc_.w, desc_.k);
+    RandomPanels(desc_.w, desc_.n, shape_.n, desc_.k, kSeed, weights_.data(),
+                 [&](int64_t count, const std::function<void(int64_t, int64_t)>& pack) {
+                   bench_.pool().Run([&](int t) {
+                     const int64_t threads = bench_.threads(), p0 = count * t / threads, p1 = count * (t + 1) / threads;
+                     pack(p0, p1);
+                     for (int64_t c = 1; c < copies_; ++c) {
+                       std::memcpy(weights_.data() + c * copy_stride() + p0 * panel, weights_.data() + p0 * panel,
+                                   static_cast<size_t>((p1 - p0) * panel));
+                     }
+                   });
+                 });
     return absl::OkStatus();
   }
 
   absl::Status MakeRows() {
     std::normal_distribution<float> normal;
     const int64_t m = shape_.m, x_stride = desc_.k * 4;
-    XJIT_RETURN_IF_ERROR(
-        bench_.CheckMemory(fmt::format("{} rows", m), m * (x_stride + desc_.lda_bytes + 3 * desc_.ldc_bytes)));
+    XJIT_RETURN_IF_ERROR(bench_.CheckMemory(fmt::format("{} rows", m),
+                                            m * (x_stride + 3 * desc_.ldc_bytes) + ActivationBytes(desc_, m)));
     std::vector<float> x(static_cast<size_t>(m * desc_.k));
     for (float& value : x) value = normal(random_);
     // 64: the kernel may read a row up to there.
-    XJIT_ASSIGN_OR_RETURN(a_, HugeBuffer::Allocate(m * desc_.lda_bytes + 64));
-    const PrepareDesc prepare{.cols = desc_.k, .out = desc_.a, .ldx_bytes = x_stride, .ldo_bytes = desc_.lda_bytes};
+    x_ = x;
+    XJIT_ASSIGN_OR_RETURN(a_, HugeBuffer::Allocate(ActivationBytes(desc_, m) + 64));
+    const PrepareDesc prepare{
+        .cols = desc_.k, .out = desc_.a, .ldx_bytes = x_stride, .ldo_bytes = desc_.lda_bytes, .strips = desc_.strips};
     PrepareRef(prepare, {.x = x.data(), .out = a_.data()}, 0, m);
     XJIT_ASSIGN_OR_RETURN(c_, HugeBuffer::Allocate(m * desc_.ldc_bytes));
     if (desc_.epilogue.residual) {
@@ -223,39 +171,27 @@ class GemmBench {
     return absl::OkStatus();
   }
 
-  // Row m as the kernel sees it.
-  std::vector<float> ActivationRow(int64_t m) const {
-    const std::byte* row = a_.data() + m * desc_.lda_bytes;
-    std::vector<float> a(static_cast<size_t>(desc_.k));
-    if (desc_.a == DType::kF32) {
-      std::memcpy(a.data(), row, a.size() * 4);
-    } else if (desc_.a == DType::kBF16) {
-      for (size_t i = 0; i < a.size(); ++i) a[i] = Bf16ToF32(reinterpret_cast<const uint16_t*>(row)[i]);
-    } else {
-      const auto* scale = reinterpret_cast<const float*>(row + Q8Layout{desc_.k}.scale_offset());
-      for (size_t i = 0; i < a.size(); ++i)
-        a[i] = scale[i / kQ8Block] * static_cast<float>(static_cast<int8_t>(row[i]));
-    }
-    return a;
+  // Row m as the kernel sees it, near enough to bound errors by.
+  std::span<const float> ActivationRow(int64_t m) const {
+    return std::span(x_).subspan(static_cast<size_t>(m * desc_.k), static_cast<size_t>(desc_.k));
   }
 
   OpBench& bench_;
   const GemmShape& shape_;
   const GemmDesc desc_;
-  std::mt19937_64 random_{42};
+  std::mt19937_64 random_{kSeed};
   const Kernel* kernel_ = nullptr;
   Isa row_isa_ = Isa::kAvx2;
   int64_t copies_ = 1;
   HugeBuffer weights_, a_, c_, residual_;
-  std::vector<float> bias_;
+  std::vector<float> x_, bias_;
 };
 
 }  // namespace
 
 absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape) {
-  XJIT_ASSIGN_OR_RETURN(const Isa isa, flags.Level());
-  XJIT_ASSIGN_OR_RETURN(const GemmDesc desc, shape.Desc(isa));
   XJIT_ASSIGN_OR_RETURN(const auto bench, OpBench::Create(flags));
+  XJIT_ASSIGN_OR_RETURN(const GemmDesc desc, shape.Desc(bench->target()));
   GemmBench gemm(*bench, shape, desc);
   XJIT_RETURN_IF_ERROR(gemm.Prepare());
   XJIT_ASSIGN_OR_RETURN(const nlohmann::ordered_json measured, bench->Measure(gemm.Op()));
@@ -266,7 +202,7 @@ absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape) {
                                 {"m", shape.m},
                                 {"n", shape.n},
                                 {"k", shape.k},
-                                {"weights", std::string(Name(desc.w))},
+                                {"weights", ToString(desc.w)},
                                 {"activations", std::string(Name(desc.a))}};
   out.update(measured);
   out.update({{"max_abs_err", error.max_abs}, {"max_rel_err", error.max_rel}, {"rel_err_bound", error.rel_bound}});

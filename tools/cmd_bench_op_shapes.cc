@@ -1,6 +1,7 @@
 // The shapes that `xjit bench-op` and `xjit kernels` take as flags, and the descriptors they stand for.
 #include "codegen/gemm/pack.h"
 #include "ir/support/align.h"
+#include "ir/support/encoding.h"
 #include "ir/support/q8_layout.h"
 #include "ir/verifier.h"
 #include "tools/bench_op.h"
@@ -13,13 +14,28 @@ constexpr int64_t kMostRows = int64_t{1} << 20;
 constexpr int64_t kMostColumns = int64_t{1} << 24;
 constexpr int64_t kMostDepth = int64_t{1} << 20;
 
+// What users call encodings with scales outside.
+const std::vector<std::pair<std::string_view, Encoding>>& ShortNames() {
+  static const std::vector<std::pair<std::string_view, Encoding>> kNames = {
+      {"int8", Encoding::Int8()}, {"fp8", Encoding::Fp8Blocks()}, {"int4", Encoding::Int4(128, true)}};
+  return kNames;
+}
+
+std::optional<Encoding> WeightNamed(std::string_view name) {
+  for (const auto& [known, encoding] : ShortNames()) {
+    if (known == name) return encoding;
+  }
+  return ParseEncoding(name);
+}
+
 std::string WeightNames() {
   std::string names;
   for (int i = 0; i < kNumDTypes; ++i) {
     if (!HasPanels(static_cast<DType>(i))) continue;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", Name(static_cast<DType>(i)));
   }
-  return names;
+  for (const auto& [name, encoding] : ShortNames()) names += fmt::format(", {}", name);
+  return names + ", or as IR spells it: \"f8e4m3<tensor>\"";
 }
 
 }  // namespace
@@ -30,26 +46,33 @@ void GemmShape::Register(CLI::App* app) {
       ->check(CLI::Range(int64_t{1}, kMostColumns));
   app->add_option("--k", k, "depth, a multiple of the encoding's block")->check(CLI::Range(int64_t{1}, kMostDepth));
   app->add_option("--weights", weights, WeightNames())->type_name("ENCODING");
+  app->add_option("--activations", activations, "f32, bf16, q8act, i8act (default: what a plan takes for the weights)")
+      ->type_name("TYPE");
   app->add_flag("--silu-mul", epilogue.silu_mul, "columns are gate and up: writes silu(gate) * up");
   app->add_flag("--bias", epilogue.bias, "adds a bias");
   app->add_flag("--residual", epilogue.residual, "adds a residual");
 }
 
-absl::StatusOr<GemmDesc> GemmShape::Desc(Isa isa) const {
+absl::StatusOr<GemmDesc> GemmShape::Desc(const TargetInfo& target) const {
   for (const auto& [flag, value] : {std::pair{"--m", m}, std::pair{"--n", n}, std::pair{"--k", k}}) {
     if (value < 1) return InvalidArgument("gemm: {} is missing", flag);
   }
   if (weights.empty()) return InvalidArgument("gemm: --weights is missing; known are {}", WeightNames());
-  const auto w = ParseDType(weights);
+  const auto w = WeightNamed(weights);
   if (!w.has_value() || !HasPanels(*w)) {
     return InvalidArgument("gemm: --weights {} is not known; known are {}", weights, WeightNames());
   }
-  const int block = Info(*w).block_elems;
+  const int block = w->type == DType::kI4 ? w->scales.cols : Info(w->type).block_elems;
   if (k % block != 0) return InvalidArgument("gemm: --k {} is no multiple of {}, the block of {}", k, block, weights);
   GemmDesc desc;
   desc.n = AlignUp(n, kPanelColumns);
   desc.k = k;
-  desc.a = ActivationFor(*w, isa);
+  desc.a = ActivationFor(*w, target, m > kMaxFewRows);
+  if (!activations.empty()) {
+    const auto a = ParseDType(activations);
+    if (!a.has_value()) return InvalidArgument("gemm: --activations {} is not known", activations);
+    desc.a = *a;
+  }
   desc.w = *w;
   desc.rows = m <= kMaxFewRows ? static_cast<int>(m) : 0;
   desc.lda_bytes = RowStrideBytes(desc.a, k);

@@ -92,7 +92,7 @@ absl::Status Run(const KernelsFlags& f) {
     target.isa = *isa;
   }
   if (f.family == "gemm") {
-    XJIT_ASSIGN_OR_RETURN(const GemmDesc desc, f.gemm.Desc(target.isa));
+    XJIT_ASSIGN_OR_RETURN(const GemmDesc desc, f.gemm.Desc(target));
     return PrintSelection(target, GemmName(desc, "*"), desc, f.json);
   }
   if (f.family == "attention") {

@@ -25,7 +25,7 @@ GemmDesc DescOf(const BlockingShape& shape) {
   desc.n = PackedColumns(shape.n, shape.interleaved);
   desc.k = shape.k;
   desc.a = shape.a;
-  desc.w = shape.w.type;
+  desc.w = shape.w;
   desc.rows = shape.m <= kMaxFewRows ? static_cast<int>(shape.m) : 0;
   desc.lda_bytes = shape.a == DType::kQ8Act ? Q8Layout{shape.k}.row_bytes() : 4 * shape.k;
   desc.ldc_bytes = 4 * desc.n;

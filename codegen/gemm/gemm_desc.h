@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ir/support/dtype.h"
+#include "ir/support/encoding.h"
 
 namespace xjit {
 
@@ -23,13 +24,16 @@ struct Epilogue {
 
 struct GemmDesc {
   int64_t n = 0;  // columns, as packed: a multiple of kPanelColumns (pad columns have zero weights and zero bias)
-  int64_t k = 0;  // depth: a multiple of the block of `w`; any size for f32, f16, bf16
-  DType a = DType::kF32;  // activations: kF32, kBF16 (vdpbf16ps) or kQ8Act (vpdpbusd)
-  DType w = DType::kF32;  // weights, any encoding
+  int64_t k = 0;  // depth: a multiple of the block of `w`; any size for f32, f16, bf16, i8, f8e4m3
+  // Activations: kF32; kBF16; kQ8Act (int8 in blocks of 32); kI8Act (int8, a scale a row, for i8 with a scale a column)
+  DType a = DType::kF32;
+  Encoding w;  // weights, any encoding
   // 1..kMaxFewRows: few rows, exactly this many in every call (m0 = 0, m1 = rows), each weight byte streamed once.
   // 0: many rows, any [m0, m1), a panel is unpacked once for all of them.
   int rows = 0;
-  int64_t lda_bytes = 0;  // from row to row of A
+  // Many rows of kBF16 or kI8Act: A is in strips (ir/support/act_layout.h), and m0 is a multiple of 16.
+  bool strips = false;
+  int64_t lda_bytes = 0;  // from row to row of A; not used with strips
   int64_t ldc_bytes = 0;  // from row to row of C and of the residual
   Epilogue epilogue;
   bool operator==(const GemmDesc&) const = default;
@@ -41,13 +45,18 @@ inline constexpr int kMaxFewRows = 8;
 // A call computes panels [n0, n1) for rows [m0, m1), whole k. It reads and writes nothing outside them, except that A's
 // row may be read up to the next multiple of 64 bytes.
 struct GemmArgs {
-  const void* a = nullptr;  // row m at a + m * lda_bytes: f32[k], bf16[k] (zero-padded to even k), or Q8Layout{k}
-  const void* w = nullptr;  // panel p at w + p * PanelBytes(desc.w, desc.k); 64-byte aligned
-  float* c = nullptr;       // panel p of a row starts at column 32 p (16 p with silu_mul)
+  // Row m at a + m * lda_bytes: f32[k], bf16[k] (zero-padded to even k), Q8Layout{k} or I8Layout{k}; or strips:
+  // Bf16Strips(k), I8Layout{k}.strips().
+  const void* a = nullptr;
+  const void* w = nullptr;          // panel p at w + p * PanelBytes(desc.w, desc.k); 64-byte aligned
+  float* c = nullptr;               // panel p of a row starts at column 32 p (16 p with silu_mul)
   const float* residual = nullptr;  // may be c itself
   const float* bias = nullptr;      // [n] in packed column order
   void* scratch = nullptr;          // this thread's, Kernel::scratch_bytes, 64-byte aligned
 };
+
+// Bytes of A with so many rows.
+int64_t ActivationBytes(const GemmDesc& desc, int64_t rows);
 
 // "gemm.avx512_vnni.q8act_q4_k_f32.m1n8960k1536.silu_mul"; `row` is the kernels.inc row's name.
 std::string GemmName(const GemmDesc& desc, const char* row);

@@ -18,7 +18,7 @@ class FewRows {
       : desc_(desc),
         plan_(plan),
         e_(e),
-        weights_(VnniWeightsOf(desc.w)),
+        weights_(VnniWeightsOf(desc.w.type)),
         act_{desc.k},
         rows_(desc.rows),
         regs_(32),

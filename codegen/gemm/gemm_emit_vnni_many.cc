@@ -20,7 +20,7 @@ class ManyRows {
       : desc_(desc),
         plan_(plan),
         e_(e),
-        weights_(VnniWeightsOf(desc.w)),
+        weights_(VnniWeightsOf(desc.w.type)),
         unpacked_bytes_(VnniUnpackedBytes(weights_)) {}
 
   absl::Status Emit() {

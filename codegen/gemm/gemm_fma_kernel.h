@@ -31,7 +31,7 @@ struct FloatOps {
 };
 
 // How desc.w is read: dwords as they are for the dot product.
-inline DType ReadAs(const GemmDesc& desc, const FloatOps& ops) { return ops.dot ? DType::kF32 : desc.w; }
+inline DType ReadAs(const GemmDesc& desc, const FloatOps& ops) { return ops.dot ? DType::kF32 : desc.w.type; }
 // Dwords of a row of A that are multiplied.
 inline int64_t Steps(const GemmDesc& desc, const FloatOps& ops) { return ops.dot ? CeilDiv(desc.k, 2) : desc.k; }
 // Vectors of columns that a register block of the panel shape takes: 16 registers hold 6x2 sums, 32 hold 12x2.

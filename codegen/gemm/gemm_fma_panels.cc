@@ -121,7 +121,7 @@ void Panels::ZeroSums() {
 
 // One k block: its loop counts, its unpacking, all rows.
 void Panels::KBlock(const Xbyak::Reg64& a_block) {
-  const int64_t unit = unpack ? WeightUnit(desc.w) : 1;
+  const int64_t unit = unpack ? WeightUnit(desc.w.type) : 1;
   const auto set = [&](Slot slot, int64_t full, int64_t last) {
     const auto value = regs.Gpr("value"), other = regs.Gpr("other");
     e.mov(value, last);
@@ -145,7 +145,7 @@ void Panels::KBlock(const Xbyak::Reg64& a_block) {
 
 void Panels::Unpack(const Xbyak::Reg64& b) {
   const auto units = regs.Gpr("units"), inner = regs.Gpr("inner");
-  const auto reader = MakeWeightReader(desc.w, e, regs, lanes);
+  const auto reader = MakeWeightReader(desc.w.type, e, regs, lanes);
   WeightCursor at{*w, b, kRowBytes, *inner, kTable};
   at.touch = [&](int offset, int bytes) { EmitPrefetch(plan, w, offset, bytes, e); };
   const WeightSink store = [&](int k, int first, std::span<const int> v) {

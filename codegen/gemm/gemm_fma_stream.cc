@@ -103,6 +103,9 @@ absl::Status Stream::Emit() {
       EmitRowEpilogue(desc, sums, {*c, *residual, *bias}, static_cast<int>(row * desc.ldc_bytes), e, regs, lanes);
     }
   }
+  // bf16 panels are padded to whole tiles.
+  const int64_t pad = desc.w.type == DType::kBF16 ? PanelBytes(desc.w, desc.k) - CeilDiv(desc.k, 2) * 128 : 0;
+  if (pad > 0) e.add(w, static_cast<int>(pad));
   e.add(c, c_bytes);
   if (epilogue.residual) e.add(residual, c_bytes);
   if (epilogue.bias) e.add(bias, kPanelColumns * 4);

@@ -64,13 +64,15 @@ void SetFewRowsPrefetch(DType w, const FloatOps& ops, int rows, GemmPlan* plan) 
 
 absl::Status CheckFloatDesc(const GemmDesc& desc, DType a) {
   if (desc.a != a) return Unimplemented("activations are {}, this kernel takes {}", Name(desc.a), Name(a));
-  if (!HasPanels(desc.w)) return Unimplemented("{} weights have no packed layout", Name(desc.w));
+  if (!HasPanels(desc.w) || HasScalesOutside(desc.w.type))
+    return Unimplemented("{} weights have no packed layout", ToString(desc.w));
   if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
     return InvalidArgument("n = {} is no multiple of {}", desc.n, kPanelColumns);
   }
-  const int block = IsQuantized(desc.w) ? PackedBlockElems(desc.w) : 1;
+  if (desc.strips) return Unimplemented("activations are in strips, this kernel takes rows");
+  const int block = IsQuantized(desc.w.type) ? PackedBlockElems(desc.w.type) : 1;
   if (desc.k <= 0 || desc.k % block != 0) {
-    return InvalidArgument("k = {} is no multiple of {}, the block of {}", desc.k, block, Name(desc.w));
+    return InvalidArgument("k = {} is no multiple of {}, the block of {}", desc.k, block, ToString(desc.w));
   }
   if (desc.rows < 0 || desc.rows > kMaxFewRows) {
     return InvalidArgument("rows = {} is not in 0..{}", desc.rows, kMaxFewRows);

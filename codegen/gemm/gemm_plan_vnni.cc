@@ -20,15 +20,15 @@ absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
     return FailedPrecondition("gemm avx512_vnni: the target has {} only", Name(target.isa));
   }
   if (desc.a != DType::kQ8Act) return Unimplemented("gemm avx512_vnni: activations are {}, not q8act", Name(desc.a));
-  if (!IsQuantized(desc.w) || !HasPanels(desc.w))
-    return Unimplemented("gemm avx512_vnni: weights are {}, not a block encoding", Name(desc.w));
+  if (!IsQuantized(desc.w.type) || !HasPanels(desc.w))
+    return Unimplemented("gemm avx512_vnni: weights are {}, not a block encoding", Name(desc.w.type));
   if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
     return InvalidArgument("gemm: n = {} is not a positive multiple of {}", desc.n, kPanelColumns);
   }
-  const int block = Info(desc.w).block_elems;
+  const int block = Info(desc.w.type).block_elems;
   if (desc.k <= 0 || desc.k % block != 0) {
     return InvalidArgument("gemm: k = {} is not a positive multiple of {}, the block of {}", desc.k, block,
-                           Name(desc.w));
+                           Name(desc.w.type));
   }
   if (desc.rows < 0 || desc.rows > kMaxFewRows) {
     return InvalidArgument("gemm: rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
@@ -86,7 +86,7 @@ void BlockDepth(int64_t blocks, const VnniWeights& weights, const TargetInfo& ta
 
 absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& target) {
   XJIT_RETURN_IF_ERROR(Check(desc, target));
-  const VnniWeights weights = VnniWeightsOf(desc.w);
+  const VnniWeights weights = VnniWeightsOf(desc.w.type);
   const int64_t blocks = desc.k / 32;
   const double cycles_a_row = static_cast<double>(blocks) * Multiplications(weights) / kGroupColumns;
   GemmPlan plan;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "codegen/gemm/pack.h"
+#include "ir/support/act_layout.h"
 #include "ir/support/q8_layout.h"
 #include "ir/support/ref/dequant.h"
 
@@ -27,7 +28,11 @@ std::vector<ColumnBlock> Blocks(const GemmDesc& desc, const std::byte* w, int64_
   return blocks;
 }
 
-bool HasMinimum(DType w) { return w == DType::kQ4_1 || w == DType::kQ5_1 || w == DType::kQ4_K || w == DType::kQ5_K; }
+// Encodings of value = scale * q + add.
+bool HasMinimum(const Encoding& w) {
+  return w.type == DType::kQ4_1 || w.type == DType::kQ5_1 || w.type == DType::kQ4_K || w.type == DType::kQ5_K ||
+         w.scales.zeros;
+}
 
 float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<ColumnBlock>& blocks) {
   const Q8Layout layout{desc.k};
@@ -39,7 +44,7 @@ float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<Column
       dot[i / 16] += blocks[b].q[i] * At<int8_t>(row, block * kQ8Block + i);
     }
     const auto sa = At<float>(row + layout.scale_offset(), block);
-    if (desc.w == DType::kQ6_K) {
+    if (desc.w.type == DType::kQ6_K) {
       const float t =
           std::fma(static_cast<float>(dot[1]), blocks[b].scale[1], static_cast<float>(dot[0]) * blocks[b].scale[0]);
       acc = std::fma(t, sa, acc);
@@ -49,6 +54,55 @@ float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<Column
     if (HasMinimum(desc.w)) acc = std::fma(At<float>(row + layout.scaled_sum_offset(), block), blocks[b].add, acc);
   }
   return acc;
+}
+
+// A row of A, whichever way it lies, as a row by itself.
+std::vector<std::byte> RowOfA(const GemmDesc& desc, const std::byte* a, int64_t m) {
+  if (desc.a == DType::kI8Act) {
+    const I8Layout layout{desc.k};
+    std::vector<std::byte> row(static_cast<size_t>(layout.row_bytes()));
+    if (!desc.strips) {
+      std::memcpy(row.data(), a + m * desc.lda_bytes, row.size());
+      return row;
+    }
+    const StripLayout strips = layout.strips();
+    for (int64_t b = 0; b < desc.k; ++b) row[static_cast<size_t>(b)] = a[strips.offset(m, b)];
+    const std::byte* tail = a + m / kStripRows * strips.strip_bytes() + strips.tail_offset() + m % kStripRows * 4;
+    std::memcpy(row.data() + layout.scale_offset(), tail, 4);
+    std::memcpy(row.data() + layout.neg_sum_offset(), tail + 4 * kStripRows, 4);
+    return row;
+  }
+  const int64_t bytes = desc.a == DType::kQ8Act  ? Q8Layout{desc.k}.row_bytes()
+                        : desc.a == DType::kBF16 ? 2 * desc.k
+                                                 : 4 * desc.k;
+  std::vector<std::byte> row(static_cast<size_t>(bytes));
+  if (!desc.strips) {
+    std::memcpy(row.data(), a + m * desc.lda_bytes, row.size());
+  } else {
+    for (int64_t b = 0; b < bytes; ++b) row[static_cast<size_t>(b)] = a[Bf16Strips(desc.k).offset(m, b)];
+  }
+  return row;
+}
+
+// A column of i8 as the kernels multiply it.
+struct IntColumn {
+  std::vector<uint8_t> codes;
+  float scale = 0;
+};
+IntColumn IntColumnOf(const GemmDesc& desc, const std::byte* w, int64_t n) {
+  IntColumn column{std::vector<uint8_t>(static_cast<size_t>(desc.k)), 0};
+  uint8_t zero = 0;
+  UnpackCodes(desc.w, desc.k, w, n, column.codes.data(), &column.scale, &zero);
+  return column;
+}
+
+float DotInt8(const GemmDesc& desc, const std::byte* row, const IntColumn& column) {
+  int32_t dot = 0;
+  for (int64_t i = 0; i < desc.k; ++i) {
+    dot += static_cast<int8_t>(column.codes[static_cast<size_t>(i)]) * At<int8_t>(row, i);
+  }
+  const I8Layout layout{desc.k};
+  return static_cast<float>(dot) * At<float>(row + layout.scale_offset(), 0) * column.scale;
 }
 
 float DotFloat(const GemmDesc& desc, const std::byte* row, const std::vector<float>& column) {
@@ -75,15 +129,21 @@ void GemmRef(const GemmDesc& desc, const GemmArgs& args, int64_t n0, int64_t n1,
       const int64_t n = p * kPanelColumns + j;
       std::vector<ColumnBlock> blocks;
       std::vector<float> column;
-      if (desc.a == DType::kQ8Act) {
+      IntColumn ints;
+      if (desc.a == DType::kI8Act) {
+        ints = IntColumnOf(desc, w, n);
+      } else if (desc.a == DType::kQ8Act) {
         blocks = Blocks(desc, w, n);
       } else {
         column.resize(static_cast<size_t>(desc.k));
         UnpackColumn(desc.w, desc.k, w, n, column.data());
       }
       for (size_t m = 0; m < rows; ++m) {
-        const std::byte* row = a + (m0 + static_cast<int64_t>(m)) * desc.lda_bytes;
-        float v = desc.a == DType::kQ8Act ? DotQ8(desc, row, blocks) : DotFloat(desc, row, column);
+        const std::vector<std::byte> bytes = RowOfA(desc, a, m0 + static_cast<int64_t>(m));
+        const std::byte* row = bytes.data();
+        float v = desc.a == DType::kI8Act   ? DotInt8(desc, row, ints)
+                  : desc.a == DType::kQ8Act ? DotQ8(desc, row, blocks)
+                                            : DotFloat(desc, row, column);
         if (epilogue.bias) v += args.bias[n];
         sums[m * kPanelColumns + static_cast<size_t>(j)] = v;
       }

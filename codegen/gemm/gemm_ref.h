@@ -8,7 +8,8 @@
 namespace xjit {
 
 // C[m, n] for rows [m0, m1) of panels [n0, n1), epilogue included; any desc.a of {kF32, kBF16, kQ8Act} with any
-// desc.w (kQ8Act with quantised encodings only). Needs no scratch.
+// desc.w (kQ8Act with GGUF's encodings and i4 only), kI8Act with i8 of a scale a column or one in all. Needs no
+// scratch.
 //
 // kF32, kBF16: the products a[k] * value(w[k]) are summed in double, in ascending k, and rounded once.
 //
@@ -16,7 +17,10 @@ namespace xjit {
 // scale, ssum = scaled_sum of the block, and scale, add as ColumnBlock has them, in f32 with the fused operations as
 // written:
 //   acc = fma(f32(i) * sa, scale, acc);  if the encoding has a minimum: acc = fma(ssum, add, acc)
+//   (i4 has one with zero points)
 //   q6_k, i0 and i1 the dot products of its halves:  acc = fma(fma(f32(i1), scale[1], f32(i0) * scale[0]), sa, acc)
+// kI8Act: f32(i) * sa * scale, i the exact int32 dot product of all k, multiplied from left to right.
+//
 // Kernels with the same operations give the same bits up to the epilogue's SiLU.
 void GemmRef(const GemmDesc& desc, const GemmArgs& args, int64_t n0, int64_t n1, int64_t m0, int64_t m1);
 

@@ -12,7 +12,7 @@ int VnniUnpackedBytes(const VnniWeights& weights) {
 }
 
 VnniTile::VnniTile(const GemmDesc& desc, const GemmPlan& plan, int rows, const Pointers& pointers, Emitter& e)
-    : weights_(VnniWeightsOf(desc.w)),
+    : weights_(VnniWeightsOf(desc.w.type)),
       act_{desc.k},
       lda_bytes_(desc.lda_bytes),
       rows_(rows),

@@ -5,6 +5,7 @@
 
 #include "codegen/gemm/gemm_desc.h"
 #include "codegen/gemm/pack_block.h"
+#include "codegen/gemm/pack_scaled.h"
 #include "ir/support/align.h"
 
 namespace xjit {
@@ -76,26 +77,21 @@ void UnpackColumnOf(int64_t k, const std::byte* packed, int64_t n, float* out) {
   }
 }
 
-// bf16 with odd k: the last pair's second half is zero and has no source bytes.
-void PackOddTailBF16(int64_t k, std::span<const std::byte* const> rows, int64_t panel_begin, int64_t panel_end,
-                     std::byte* dst) {
-  for (int64_t n = panel_begin * kPanelColumns; n < panel_end * kPanelColumns; ++n) {
-    std::byte pair[4] = {};
-    if (rows[n] != nullptr) std::memcpy(pair, rows[n] + 2 * (k - 1), 2);
-    std::byte* panel = dst + n / kPanelColumns * PanelBytes(DType::kBF16, k);
-    std::memcpy(panel + (k - 1) / 2 * 128 + n % kPanelColumns * 4, pair, 4);
-  }
-}
-
-// bf16 panels are larger by one pair than what PackPanelsOf assumes when k is odd.
+// bf16 panels are padded to whole tiles: the even part of k as other encodings, then the last pair and zeros.
 void PackBF16(int64_t k, std::span<const std::byte* const> rows, int64_t panel_begin, int64_t panel_end,
               std::byte* dst) {
-  if (k % 2 == 0) return PackPanelsOf<PackBlockBF16>(k, rows, panel_begin, panel_end, dst);
+  const int64_t bytes = PanelBytes(DType::kBF16, k), even = k / 2 * 128;
+  if (even == bytes) return PackPanelsOf<PackBlockBF16>(k, rows, panel_begin, panel_end, dst);
   for (int64_t p = panel_begin; p < panel_end; ++p) {
-    PackPanelsOf<PackBlockBF16>(k, rows.subspan(p * kPanelColumns, kPanelColumns), 0, 1,
-                                dst + p * PanelBytes(DType::kBF16, k));
+    const auto columns = rows.subspan(static_cast<size_t>(p * kPanelColumns), kPanelColumns);
+    std::byte* panel = dst + p * bytes;
+    PackPanelsOf<PackBlockBF16>(k / 2 * 2, columns, 0, 1, panel);
+    std::memset(panel + even, 0, static_cast<size_t>(bytes - even));
+    if (k % 2 == 0) continue;
+    for (size_t n = 0; n < columns.size(); ++n) {
+      if (columns[n] != nullptr) std::memcpy(panel + even + 4 * n, columns[n] + 2 * (k - 1), 2);
+    }
   }
-  PackOddTailBF16(k, rows, panel_begin, panel_end, dst);
 }
 
 void UnpackBF16(int64_t k, const std::byte* packed, int64_t n, float* out) {
@@ -157,11 +153,26 @@ int64_t PackedColumns(int64_t n, bool interleaved) {
   return CeilDiv(columns, share) * kPanelColumns;
 }
 
-bool HasPanels(DType encoding) { return PackedGroupBytes(encoding) > 0; }
+bool HasScalesOutside(DType type) { return type == DType::kI8 || type == DType::kF8E4M3 || type == DType::kI4; }
 
-int64_t PanelBytes(DType encoding, int64_t k) {
-  const int elems = PackedBlockElems(encoding);
-  return CeilDiv(k, elems) * 2 * PackedGroupBytes(encoding);
+bool HasPanels(const Encoding& encoding) {
+  using Kind = Scales::Kind;
+  const Scales& s = encoding.scales;
+  if (!HasScalesOutside(encoding.type)) return s.kind == Kind::kNone && PackedGroupBytes(encoding.type) > 0;
+  if (encoding.type == DType::kI4) return s.kind == Kind::kGroup && s.cols % 32 == 0;
+  return s.kind == Kind::kTensor || s.kind == Kind::kChannel ||
+         ((s.kind == Kind::kGroup || s.kind == Kind::kBlock) && s.cols > 0 && s.cols % 64 == 0);
+}
+
+int64_t PanelBytes(const Encoding& encoding, int64_t k) {
+  if (HasScalesOutside(encoding.type)) {
+    const ScaledBlocks blocks = ScaledBlocksOf(encoding, k);
+    const int64_t last = blocks.count(k) - 1;
+    return blocks.offset(last) + blocks.block_bytes(blocks.elems(k, last));
+  }
+  // Whole tiles of 32 k.
+  if (encoding.type == DType::kBF16) return AlignUp(k, 32) / 2 * 2 * PackedGroupBytes(encoding.type);
+  return CeilDiv(k, PackedBlockElems(encoding.type)) * 2 * PackedGroupBytes(encoding.type);
 }
 
 void PackPanels(DType encoding, int64_t k, std::span<const std::byte* const> rows, int64_t panel_begin,
@@ -170,13 +181,16 @@ void PackPanels(DType encoding, int64_t k, std::span<const std::byte* const> row
   Dispatch(encoding, [&]<typename Block>() { PackPanelsOf<Block>(k, rows, panel_begin, panel_end, dst); });
 }
 
-void UnpackColumn(DType encoding, int64_t k, const std::byte* packed, int64_t n, float* out) {
-  if (encoding == DType::kBF16) return UnpackBF16(k, packed, n, out);
-  Dispatch(encoding, [&]<typename Block>() { UnpackColumnOf<Block>(k, packed, n, out); });
+void UnpackColumn(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, float* out) {
+  if (HasScalesOutside(encoding.type)) return UnpackScaledColumn(encoding, k, packed, n, out);
+  if (encoding.type == DType::kBF16) return UnpackBF16(k, packed, n, out);
+  Dispatch(encoding.type, [&]<typename Block>() { UnpackColumnOf<Block>(k, packed, n, out); });
 }
 
-void UnpackColumnBlock(DType encoding, int64_t k, const std::byte* packed, int64_t n, int64_t block, ColumnBlock* out) {
-  Dispatch(encoding, [&]<typename Block>() {
+void UnpackColumnBlock(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, int64_t block,
+                       ColumnBlock* out) {
+  if (encoding.type == DType::kI4) return UnpackInt4Block(encoding, k, packed, n, block, out);
+  Dispatch(encoding.type, [&]<typename Block>() {
     if constexpr (Quantized<Block>) {
       constexpr int kParts = Block::kElems / 32;
       Block::Column(FirstGroup<Block>(k, packed, n) + block / kParts * 2 * Block::kGroupBytes,

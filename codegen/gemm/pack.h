@@ -21,6 +21,15 @@
 // (16 columns x 4 k is one zmm whose dword is one column's; 8 columns are one ymm.)
 // Bytes are those of the file: 34, 18, 20, 22, 24 for 32 k of a column; 144, 176, 210 for 256. Every group's part of a
 // k block starts on 32 bytes. Packing changes no value: UnpackColumn gives back exactly what the encoding defines.
+//
+// Encodings whose scales lie outside (ir/support/encoding.h) have k blocks of the depth that shares a scale (all of k
+// for a scale a column or one in all; the last block may be shorter), the header of both groups in front, then units:
+//   i8      f32 scale[32]; units of 4 k, u8[2][16][4] = q + 128: byte (group, c, i) is k = 4g+i; whole 64 k
+//   f8e4m3  f32 scale[32]; units of 4 k, u8[2][4][2][4][2]: byte (group, l, h, c, i) is k = 4g+2h+i of column 4l+c, so
+//           that interleaving the table's high and low bytes within 16-byte lanes gives pairs of k side by side
+//   i4      f16 scale[32]; with zeros u8 zero[32]; units of 32 k, nibbles of both groups      value (q - zero) * scale
+// of i4 without zeros the zero is 8; with act_order the k are sorted by group (stably), and so must activations be.
+// bf16 panels are padded with zeros to whole 32 k, i8 to whole 64 k: tiles are loaded from where they are.
 #pragma once
 
 #include <cstddef>
@@ -28,20 +37,43 @@
 #include <span>
 
 #include "ir/support/dtype.h"
+#include "ir/support/encoding.h"
+#include "ir/support/status.h"
 
 namespace xjit {
 
 // Whether weights of that encoding have a packed layout; the functions below are for those.
-bool HasPanels(DType encoding);
+bool HasPanels(const Encoding& encoding);
 
 // Packed columns of a matrix with n: whole panels, an interleaved one (of two equal parts) 16 of each part a panel.
 int64_t PackedColumns(int64_t n, bool interleaved);
-// Depth of one k block of a panel: 1 (f32, f16), 2 (bf16), 32 or 256.
+// Depth of one k block of a panel: 1 (f32, f16), 2 (bf16), 32 or 256. Not for encodings with scales outside.
 int PackedBlockElems(DType encoding);
-// Bytes of one group (16 columns) of one k block.
+// Bytes of one group (16 columns) of one k block. Not for encodings with scales outside.
 int PackedGroupBytes(DType encoding);
-// Bytes of one packed panel of depth k (for bf16 an odd k counts as k + 1).
-int64_t PanelBytes(DType encoding, int64_t k);
+// Bytes of one packed panel of depth k.
+int64_t PanelBytes(const Encoding& encoding, int64_t k);
+
+// The k blocks of an encoding with scales outside.
+struct ScaledBlocks {
+  int unit = 0;               // k's of a unit
+  int unit_bytes = 0;         // of both groups
+  int64_t pad = 0;            // a block's depth is padded to a multiple of it
+  int64_t depth = 0;          // k's that share a scale; more than k: all
+  DType scale = DType::kF32;  // or kF16
+  int scale_bytes = 0;        // of both groups' scales; zeros follow
+  int zero_bytes = 0;
+
+  int header_bytes() const { return scale_bytes + zero_bytes; }
+  int64_t count(int64_t k) const;                                             // of blocks
+  int64_t elems(int64_t k, int64_t block) const;                              // k's of a block
+  int64_t block_bytes(int64_t elems) const;                                   // of both groups
+  int64_t offset(int64_t block) const { return block * block_bytes(depth); }  // from the panel's start
+};
+// Of an encoding with panels whose scales lie outside.
+ScaledBlocks ScaledBlocksOf(const Encoding& encoding, int64_t k);
+// Whether the encoding is one of those: i8, f8e4m3, i4.
+bool HasScalesOutside(DType type);
 
 // Packs panels [panel_begin, panel_end). rows[n] points to the encoded row (k elements, file layout) that becomes
 // packed column n, or is nullptr for a column of zeros; rows.size() is a multiple of 32. Panel p goes to dst + p *
@@ -49,11 +81,22 @@ int64_t PanelBytes(DType encoding, int64_t k);
 void PackPanels(DType encoding, int64_t k, std::span<const std::byte* const> rows, int64_t panel_begin,
                 int64_t panel_end, std::byte* dst);
 
+// A row of a weight with scales outside: codes[k], one element a byte (int8, E4M3, or 0 .. 15), a scale and a zero
+// point for each k block. codes == nullptr: a column of zeros.
+struct ScaledColumn {
+  const uint8_t* codes = nullptr;
+  const float* scales = nullptr;
+  const uint8_t* zeros = nullptr;  // with Scales::zeros
+};
+// Packs one panel. InvalidArgument: a scale of int4 that f16 cannot hold.
+absl::Status PackScaledPanel(const Encoding& encoding, int64_t k, std::span<const ScaledColumn> columns,
+                             std::byte* dst);
+
 // Dequantises packed column n into out[k]: the values, bit for bit, that DequantizeRow gives for the row it came from
 // (a column of zeros gives zeros, of either sign). `packed` is the start of panel 0.
-void UnpackColumn(DType encoding, int64_t k, const std::byte* packed, int64_t n, float* out);
+void UnpackColumn(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, float* out);
 
-// 32 values of a packed column of a quantised encoding as they are computed with: value k is scale[k / 16] * q[k] +
+// 32 values of a packed column of a GGUF encoding or int4 as they are computed with: value k is scale[k / 16] * q[k] +
 // add.
 struct ColumnBlock {
   int8_t q[32];    // offset (128, 8, 16, 32) already taken off
@@ -61,6 +104,11 @@ struct ColumnBlock {
   float add;       // 0 for encodings without a minimum
 };
 // Block `block` (k = 32 block ..) of packed column n.
-void UnpackColumnBlock(DType encoding, int64_t k, const std::byte* packed, int64_t n, int64_t block, ColumnBlock* out);
+void UnpackColumnBlock(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, int64_t block,
+                       ColumnBlock* out);
+// Packed column n of i8, f8e4m3 or i4: codes[k] and, of each k block, the scale and the zero point (0 or 128 are not in
+// i8's codes: they are as in the file).
+void UnpackCodes(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, uint8_t* codes, float* scales,
+                 uint8_t* zeros);
 
 }  // namespace xjit

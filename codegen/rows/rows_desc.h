@@ -10,20 +10,25 @@
 namespace xjit {
 
 // rows.prepare: out = convert(norm ? x * gain / sqrt(mean(x^2) + eps) : x). Grid m = rows, n unused.
-// out: kF32, kBF16 (round to nearest even; an odd `cols` is followed by one zero), or kQ8Act (Q8Layout{cols}).
+// out: kF32, kBF16 (round to nearest even; an odd `cols` is followed by one zero), kQ8Act (Q8Layout{cols}) or kI8Act
+// (I8Layout{cols}).
 struct PrepareDesc {
   int64_t cols = 0;
   bool norm = false;
   float eps = 0;
   DType out = DType::kF32;
   int64_t ldx_bytes = 0;
-  int64_t ldo_bytes = 0;
+  int64_t ldo_bytes = 0;  // not used with strips
+  bool strips = false;    // kBF16, kI8Act: rows go to strips (ir/support/act_layout.h)
+  // Column i of the result is column order[i] of the input: for weights whose depth was sorted by group (act-order).
+  bool gather = false;
   bool operator==(const PrepareDesc&) const = default;
 };
 struct PrepareArgs {
   const float* x = nullptr;
   const float* gain = nullptr;  // [cols], with norm
   void* out = nullptr;
+  const int32_t* order = nullptr;  // [cols], with gather
 };
 
 // rows.eltwise: y = f(a, b), f32, for what no epilogue took. Grid m = rows, n unused.

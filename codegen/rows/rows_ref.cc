@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "ir/support/act_layout.h"
 #include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 #include "ir/support/ref/eltwise.h"
@@ -23,6 +24,13 @@ const float* Row(const float* p, int64_t ld_bytes, int64_t m) {
 int ToInt8(float scaled) {
   if (std::isnan(scaled)) return -128;  // as the packed conversions give
   return static_cast<int>(std::clamp(std::nearbyint(scaled), -128.0f, 127.0f));
+}
+
+// max|x|, but what is no number where a value is none: the largest bits.
+float MaxMagnitude(const float* x, int64_t n) {
+  uint32_t most = 0;
+  for (int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<uint32_t>(x[i]) & 0x7fffffff);
+  return std::bit_cast<float>(most);
 }
 
 }  // namespace
@@ -41,8 +49,7 @@ void QuantizeRow(const float* x, int64_t k, void* record) {
   };
   for (int64_t b = 0; b < layout.blocks(); ++b) {
     const float* v = x + b * kQ8Block;
-    float amax = 0;
-    for (int i = 0; i < kQ8Block; ++i) amax = std::max(amax, std::fabs(v[i]));
+    const float amax = MaxMagnitude(v, kQ8Block);
     const float scale = amax / 127;
     const float quotient = 127 / amax;
     const float inverse = quotient < FLT_MAX ? quotient : FLT_MAX;
@@ -61,25 +68,77 @@ void QuantizeRow(const float* x, int64_t k, void* record) {
   }
 }
 
+void QuantizeRowI8(const float* x, int64_t k, void* record) {
+  const I8Layout layout{k};
+  auto* base = static_cast<std::byte*>(record);
+  std::memset(base, 0, static_cast<size_t>(layout.row_bytes()));
+  const float scale = MaxMagnitude(x, k) / 127;
+  const float divisor = scale == 0 ? 1 : scale;
+  int32_t sum = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    const int q = ToInt8(x[i] / divisor);
+    base[i] = static_cast<std::byte>(q);
+    sum += q;
+  }
+  const int32_t neg_sum = -sum;
+  std::memcpy(base + layout.scale_offset(), &scale, 4);
+  std::memcpy(base + layout.neg_sum_offset(), &neg_sum, 4);
+}
+
+namespace {
+
+// A prepared row to where the descriptor wants it.
+void Put(const PrepareDesc& desc, const std::vector<std::byte>& row, int64_t m, std::byte* out) {
+  if (!desc.strips) {
+    std::memcpy(out + m * desc.ldo_bytes, row.data(), row.size());
+    return;
+  }
+  const I8Layout ints{desc.cols};
+  const bool i8 = desc.out == DType::kI8Act;
+  const StripLayout strips = i8 ? ints.strips() : Bf16Strips(desc.cols);
+  const int64_t bytes = strips.chunks() * kStripChunk;
+  for (int64_t b = 0; b < bytes; ++b) {
+    const bool inside = b < (i8 ? ints.scale_offset() : static_cast<int64_t>(row.size()));
+    out[strips.offset(m, b)] = inside ? row[static_cast<size_t>(b)] : std::byte{0};
+  }
+  if (!i8) return;
+  std::byte* tail = out + m / kStripRows * strips.strip_bytes() + strips.tail_offset() + m % kStripRows * 4;
+  std::memcpy(tail, row.data() + ints.scale_offset(), 4);
+  std::memcpy(tail + 4 * kStripRows, row.data() + ints.neg_sum_offset(), 4);
+}
+
+}  // namespace
+
 void PrepareRef(const PrepareDesc& desc, const PrepareArgs& args, int64_t m0, int64_t m1) {
-  std::vector<float> row(static_cast<size_t>(desc.cols));
+  std::vector<float> row(static_cast<size_t>(desc.cols)), gathered(desc.gather ? row.size() : 0);
   for (int64_t m = m0; m < m1; ++m) {
     const float* x = Row(args.x, desc.ldx_bytes, m);
-    std::byte* out = static_cast<std::byte*>(args.out) + m * desc.ldo_bytes;
     if (desc.norm) {
       ref::RmsNorm(x, args.gain, desc.cols, desc.eps, row.data());
       x = row.data();
     }
-    if (desc.out == DType::kF32) {
-      std::memcpy(out, x, static_cast<size_t>(desc.cols) * 4);
-    } else if (desc.out == DType::kBF16) {
-      for (int64_t i = 0; i < AlignUp(desc.cols, 2); ++i) {
-        const uint16_t value = i < desc.cols ? ToBf16(x[i]) : uint16_t{0};
-        std::memcpy(out + 2 * i, &value, 2);
-      }
-    } else {
-      QuantizeRow(x, desc.cols, out);
+    if (desc.gather) {
+      for (size_t i = 0; i < gathered.size(); ++i) gathered[i] = x[args.order[i]];
+      x = gathered.data();
     }
+    std::vector<std::byte> out;
+    if (desc.out == DType::kF32) {
+      out.resize(static_cast<size_t>(desc.cols) * 4);
+      std::memcpy(out.data(), x, out.size());
+    } else if (desc.out == DType::kBF16) {
+      out.resize(static_cast<size_t>(AlignUp(desc.cols, 2)) * 2);
+      for (int64_t i = 0; i < desc.cols; ++i) {
+        const uint16_t value = ToBf16(x[i]);
+        std::memcpy(&out[static_cast<size_t>(2 * i)], &value, 2);
+      }
+    } else if (desc.out == DType::kI8Act) {
+      out.resize(static_cast<size_t>(I8Layout{desc.cols}.row_bytes()));
+      QuantizeRowI8(x, desc.cols, out.data());
+    } else {
+      out.resize(static_cast<size_t>(Q8Layout{desc.cols}.row_bytes()));
+      QuantizeRow(x, desc.cols, out.data());
+    }
+    Put(desc, out, m, static_cast<std::byte*>(args.out));
   }
 }
 

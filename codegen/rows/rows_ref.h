@@ -11,6 +11,8 @@ void EltwiseRef(const EltwiseDesc& desc, const EltwiseArgs& args, int64_t m0, in
 // One row of f32 to one record of Q8Layout{k}; the very operations of the kernels, so that integers and scales agree
 // bit for bit.
 void QuantizeRow(const float* x, int64_t k, void* record);
+// One row of f32 to one record of I8Layout{k}, likewise.
+void QuantizeRowI8(const float* x, int64_t k, void* record);
 // f32 to bf16, half to even; a NaN stays one.
 uint16_t ToBf16(float x);
 

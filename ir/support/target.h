@@ -29,7 +29,9 @@ std::string IsaList(Isa top);
 struct TargetInfo {
   std::string name = "host";
   Isa isa = Isa::kAvx2;
-  bool amx_fp16 = false;         // TDPFP16PS; no plan multiplies f16 yet: such weights meet f32 activations
+  bool amx_fp16 = false;         // TDPFP16PS
+  bool vbmi = false;             // vpermb, vpermi2b: tables of 128 bytes
+  bool avx_vnni = false;         // vpdpbusd on ymm, where there is no AVX-512
   int threads = 1;               // worker threads a rank's program is compiled for
   int cores = 1;                 // physical cores that this process may use
   int64_t l1d_bytes = 32 << 10;  // of one core

@@ -28,7 +28,8 @@ TargetInfo TargetOf(Isa isa) {
 }
 
 GemmDesc Gemm(DType w, Isa isa, int rows, Epilogue epilogue = {}) {
-  GemmDesc desc{.n = 128, .k = 256, .a = ActivationFor(w, isa), .w = w, .rows = rows, .epilogue = epilogue};
+  GemmDesc desc{
+      .n = 128, .k = 256, .a = ActivationFor(w, TargetOf(isa), rows == 0), .w = w, .rows = rows, .epilogue = epilogue};
   desc.lda_bytes = desc.a == DType::kQ8Act ? Q8Layout{desc.k}.row_bytes() : desc.k * (desc.a == DType::kBF16 ? 2 : 4);
   desc.ldc_bytes = desc.n * 4;
   return desc;
@@ -70,22 +71,27 @@ std::string NameOf(const Desc& desc, Isa isa) {
 }
 
 TEST(Activations, FollowTheWeightAndTheIsa) {
-  EXPECT_EQ(ActivationFor(DType::kQ4_K, Isa::kAvx2), DType::kF32);
-  EXPECT_EQ(ActivationFor(DType::kQ4_K, Isa::kAvx512), DType::kF32);
-  EXPECT_EQ(ActivationFor(DType::kQ4_K, Isa::kAvx512Vnni), DType::kQ8Act);
-  EXPECT_EQ(ActivationFor(DType::kQ8_0, Isa::kAmx), DType::kQ8Act);
-  EXPECT_EQ(ActivationFor(DType::kBF16, Isa::kAvx512Vnni), DType::kF32);
-  EXPECT_EQ(ActivationFor(DType::kBF16, Isa::kAvx512Bf16), DType::kBF16);
-  EXPECT_EQ(ActivationFor(DType::kF16, Isa::kAmx), DType::kF32);
-  EXPECT_EQ(ActivationFor(DType::kF32, Isa::kAmx), DType::kF32);
-  EXPECT_EQ(ActivationFor(Encoding::Int8(), Isa::kAvx512), DType::kF32);
-  EXPECT_EQ(ActivationFor(Encoding::Int8(), Isa::kAvx512Vnni), DType::kI8Act);
-  EXPECT_EQ(ActivationFor(Encoding::Int8(), Isa::kAmx), DType::kI8Act);
+  const auto few = [](const Encoding& w, Isa isa) { return ActivationFor(w, TargetOf(isa), false); };
+  EXPECT_EQ(few(DType::kQ4_K, Isa::kAvx2), DType::kF32);
+  EXPECT_EQ(few(DType::kQ4_K, Isa::kAvx512), DType::kF32);
+  EXPECT_EQ(few(DType::kQ4_K, Isa::kAvx512Vnni), DType::kQ8Act);
+  EXPECT_EQ(few(DType::kQ8_0, Isa::kAmx), DType::kQ8Act);
+  EXPECT_EQ(few(DType::kBF16, Isa::kAvx512Vnni), DType::kF32);
+  EXPECT_EQ(few(DType::kBF16, Isa::kAvx512Bf16), DType::kBF16);
+  EXPECT_EQ(few(DType::kF16, Isa::kAvx512Bf16), DType::kF32);
+  EXPECT_EQ(few(DType::kF32, Isa::kAmx), DType::kF32);
+  EXPECT_EQ(few(Encoding::Int8(), Isa::kAvx2), DType::kI8Act);
+  EXPECT_EQ(few(Encoding::Int8(), Isa::kAmx), DType::kI8Act);
+  EXPECT_EQ(few(Encoding::Int4(128, true), Isa::kAvx512), DType::kF32);
+  EXPECT_EQ(few(Encoding::Int4(128, true), Isa::kAvx512Bf16), DType::kQ8Act);
   // What was made for float activations is not rounded to int8.
   const Encoding only(DType::kI8, {.kind = Scales::Kind::kChannel, .weight_only = true});
-  EXPECT_EQ(ActivationFor(only, Isa::kAvx512Vnni), DType::kF32);
-  EXPECT_EQ(ActivationFor(only, Isa::kAvx512Bf16), DType::kBF16);
-  EXPECT_EQ(ActivationFor(only, Isa::kAmx), DType::kBF16);
+  EXPECT_EQ(few(only, Isa::kAvx512Vnni), DType::kF32);
+  EXPECT_EQ(few(only, Isa::kAvx512Bf16), DType::kBF16);
+  EXPECT_EQ(few(only, Isa::kAmx), DType::kBF16);
+  // Tiles take many rows of blocks of 32 as bf16.
+  EXPECT_EQ(ActivationFor(DType::kQ4_K, TargetOf(Isa::kAmx), true), DType::kBF16);
+  EXPECT_EQ(ActivationFor(DType::kQ4_K, TargetOf(Isa::kAvx512Bf16), true), DType::kQ8Act);
 }
 
 TEST(Selection, GemmByWeightAndTarget) {
@@ -250,7 +256,7 @@ TEST(Verify, EveryGemmRow) {
     for (int rows : {0, 1, 3}) {
       for (const Epilogue& epilogue : epilogues) {
         EXPECT_GT(VerifyRows(Gemm(w, Isa::kAvx2, rows, epilogue)), 0) << Name(w);
-        if (ActivationFor(w, HostIsa()) != DType::kF32) {
+        if (ActivationFor(w, TargetOf(HostIsa()), false) != DType::kF32) {
           EXPECT_GT(VerifyRows(Gemm(w, HostIsa(), rows, epilogue)), 0) << Name(w);
         }
       }

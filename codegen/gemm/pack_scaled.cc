@@ -1,0 +1,170 @@
+#include "codegen/gemm/pack_scaled.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "codegen/gemm/gemm_desc.h"
+#include "codegen/gemm/pack_block.h"
+#include "ir/support/align.h"
+
+namespace xjit {
+namespace {
+
+using pack_internal::Byte;
+using pack_internal::HalfAt;
+using pack_internal::Load;
+using pack_internal::Store;
+
+// The bits of an f16 that is exactly `x`.
+absl::StatusOr<uint16_t> ExactHalf(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  const float magnitude = std::fabs(x);
+  uint16_t half = 0x7c00;
+  if (magnitude < 0x1p-14f) {
+    half = static_cast<uint16_t>(magnitude * 0x1p24f);
+  } else if (magnitude < 65536.0f) {
+    half = static_cast<uint16_t>(((bits >> 23 & 255) - 112) << 10 | (bits >> 13 & 0x3ff));
+  }
+  if (F16ToF32(half) != magnitude) return InvalidArgument("a scale of int4 weights is {}, which f16 cannot hold", x);
+  return static_cast<uint16_t>(sign | half);
+}
+
+// Where element k of a column is: in its unit, from the unit's start.
+int ByteOf(DType type, int column, int64_t k) {
+  const int group = column / kGroupColumns * 64, c = column % kGroupColumns, i = static_cast<int>(k % 4);
+  return type == DType::kI8 ? group + 4 * c + i : group + 16 * (c / 4) + 8 * (i / 2) + 2 * (c % 4) + i % 2;
+}
+
+// Of int4, the byte of element k (of 32) and whether it is the high half.
+struct NibbleAt {
+  int byte;
+  bool high;
+};
+NibbleAt NibbleOf(int column, int64_t k) {
+  const int g = static_cast<int>(k % 32 / 4);
+  return {column / kGroupColumns * 256 + 64 * (g % 4) + 4 * (column % kGroupColumns) + static_cast<int>(k % 4), g >= 4};
+}
+
+float ScaleAt(const ScaledBlocks& blocks, const std::byte* header, int column) {
+  return blocks.scale == DType::kF16 ? HalfAt(header + 2 * column) : Load<float>(header + 4 * column);
+}
+
+}  // namespace
+
+int64_t ScaledBlocks::count(int64_t k) const { return CeilDiv(k, depth); }
+int64_t ScaledBlocks::elems(int64_t k, int64_t block) const { return std::min(depth, k - block * depth); }
+int64_t ScaledBlocks::block_bytes(int64_t elems) const {
+  return header_bytes() + CeilDiv(AlignUp(elems, pad), unit) * unit_bytes;
+}
+
+ScaledBlocks ScaledBlocksOf(const Encoding& encoding, int64_t k) {
+  ScaledBlocks blocks;
+  const bool int4 = encoding.type == DType::kI4;
+  blocks.unit = int4 ? 32 : 4;
+  blocks.unit_bytes = int4 ? 512 : 128;
+  blocks.pad = encoding.type == DType::kI8 ? 64 : blocks.unit;
+  const Scales& s = encoding.scales;
+  const bool cut = s.kind == Scales::Kind::kGroup || s.kind == Scales::Kind::kBlock;
+  blocks.depth = cut ? std::min<int64_t>(s.cols, k) : k;
+  blocks.scale = int4 ? DType::kF16 : DType::kF32;
+  blocks.scale_bytes = kPanelColumns * (int4 ? 2 : 4);
+  blocks.zero_bytes = s.zeros ? kPanelColumns : 0;
+  return blocks;
+}
+
+absl::Status PackScaledPanel(const Encoding& encoding, int64_t k, std::span<const ScaledColumn> columns,
+                             std::byte* dst) {
+  const ScaledBlocks blocks = ScaledBlocksOf(encoding, k);
+  // A zero of each: i8's is stored as 128, E4M3's and the padding of int4 (of value -zero * scale, but the scale is 0)
+  // as 0.
+  const auto fill = encoding.type == DType::kI8 ? 128 : 0;
+  std::memset(dst, fill, static_cast<size_t>(PanelBytes(encoding, k)));
+  for (int64_t b = 0; b < blocks.count(k); ++b) {
+    std::byte* header = dst + blocks.offset(b);
+    std::memset(header, 0, static_cast<size_t>(blocks.header_bytes()));
+    for (int c = 0; c < kPanelColumns; ++c) {
+      const ScaledColumn& column = columns[static_cast<size_t>(c)];
+      if (column.codes == nullptr) continue;
+      if (blocks.scale == DType::kF16) {
+        XJIT_ASSIGN_OR_RETURN(const uint16_t half, ExactHalf(column.scales[b]));
+        Store(header + 2 * c, half);
+      } else {
+        Store(header + 4 * c, column.scales[b]);
+      }
+      if (blocks.zero_bytes > 0) header[blocks.scale_bytes + c] = std::byte{column.zeros[b]};
+      std::byte* data = header + blocks.header_bytes();
+      const uint8_t* codes = column.codes + b * blocks.depth;
+      for (int64_t i = 0; i < blocks.elems(k, b); ++i) {
+        std::byte* unit = data + i / blocks.unit * blocks.unit_bytes;
+        if (encoding.type == DType::kI4) {
+          const NibbleAt at = NibbleOf(c, i);
+          unit[at.byte] |= static_cast<std::byte>(codes[i] << (at.high ? 4 : 0));
+        } else {
+          unit[ByteOf(encoding.type, c, i)] =
+              encoding.type == DType::kI8 ? std::byte{codes[i]} ^ std::byte{128} : std::byte{codes[i]};
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void UnpackCodes(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, uint8_t* codes, float* scales,
+                 uint8_t* zeros) {
+  const ScaledBlocks blocks = ScaledBlocksOf(encoding, k);
+  const std::byte* panel = packed + n / kPanelColumns * PanelBytes(encoding, k);
+  const int c = static_cast<int>(n % kPanelColumns);
+  for (int64_t b = 0; b < blocks.count(k); ++b) {
+    const std::byte* header = panel + blocks.offset(b);
+    scales[b] = ScaleAt(blocks, header, c);
+    zeros[b] = blocks.zero_bytes > 0 ? Byte(header + blocks.scale_bytes + c) : encoding.type == DType::kI4 ? 8 : 0;
+    for (int64_t i = 0; i < blocks.elems(k, b); ++i) {
+      const std::byte* unit = header + blocks.header_bytes() + i / blocks.unit * blocks.unit_bytes;
+      uint8_t& code = codes[b * blocks.depth + i];
+      if (encoding.type == DType::kI4) {
+        const NibbleAt at = NibbleOf(c, i);
+        code = Byte(unit + at.byte) >> (at.high ? 4 : 0) & 15;
+      } else {
+        code = Byte(unit + ByteOf(encoding.type, c, i)) ^ (encoding.type == DType::kI8 ? 128 : 0);
+      }
+    }
+  }
+}
+
+void UnpackScaledColumn(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, float* out) {
+  const ScaledBlocks blocks = ScaledBlocksOf(encoding, k);
+  std::vector<uint8_t> codes(static_cast<size_t>(k)), zeros(static_cast<size_t>(blocks.count(k)));
+  std::vector<float> scales(zeros.size());
+  UnpackCodes(encoding, k, packed, n, codes.data(), scales.data(), zeros.data());
+  for (int64_t i = 0; i < k; ++i) {
+    const auto b = static_cast<size_t>(i / blocks.depth);
+    const uint8_t code = codes[static_cast<size_t>(i)];
+    const float value = encoding.type == DType::kI8       ? static_cast<float>(static_cast<int8_t>(code))
+                        : encoding.type == DType::kF8E4M3 ? E4M3ToF32(code)
+                                                          : static_cast<float>(code - zeros[b]);
+    out[i] = value * scales[b];
+  }
+}
+
+void UnpackInt4Block(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, int64_t block,
+                     ColumnBlock* out) {
+  const ScaledBlocks blocks = ScaledBlocksOf(encoding, k);
+  const int64_t first = block * 32;
+  const std::byte* header = packed + n / kPanelColumns * PanelBytes(encoding, k) + blocks.offset(first / blocks.depth);
+  const std::byte* unit = header + blocks.header_bytes() + first % blocks.depth / blocks.unit * blocks.unit_bytes;
+  const int c = static_cast<int>(n % kPanelColumns);
+  pack_internal::Nibbles(unit + c / kGroupColumns * 256, c % kGroupColumns, out->q);
+  out->scale[0] = out->scale[1] = ScaleAt(blocks, header, c);
+  if (blocks.zero_bytes == 0) {
+    pack_internal::Subtract(8, out->q);
+    out->add = 0;
+  } else {
+    out->add = -(out->scale[0] * static_cast<float>(Byte(header + blocks.scale_bytes + c)));
+  }
+}
+
+}  // namespace xjit
