@@ -44,7 +44,7 @@ CpuFeatures ReadFeatures() {
   f.leaf7_edx = leaf7.edx;
   if (leaf7.eax >= 1) f.leaf7_1_eax = Cpuid(7, 1).eax;
   if (All(f.leaf1_ecx, Bit(27))) f.xcr0 = ReadXcr0();
-  if (All(f.leaf7_edx, kAmxBits) && All(f.xcr0, kTileState)) f.tile_permission = AskForTiles();
+  if (HasTiles(f)) f.tile_permission = AskForTiles();
   return f;
 }
 
@@ -76,9 +76,12 @@ std::optional<Isa> IsaOf(const CpuFeatures& f) {
   if (!All(f.leaf7_ebx, kFoundation) || !All(f.xcr0, kZmmState)) return Isa::kAvx2;
   if (!All(f.leaf7_ecx, Bit(11))) return Isa::kAvx512;
   if (!All(f.leaf7_1_eax, Bit(5))) return Isa::kAvx512Vnni;
-  if (!All(f.leaf7_edx, kAmxBits) || !All(f.xcr0, kTileState) || !f.tile_permission) return Isa::kAvx512Bf16;
+  if (!HasTiles(f) || !f.tile_permission) return Isa::kAvx512Bf16;
   return Isa::kAmx;
 }
+
+bool HasTiles(const CpuFeatures& f) { return All(f.leaf7_edx, kAmxBits) && All(f.xcr0, kTileState); }
+bool HasAmxFp16(const CpuFeatures& f) { return HasTiles(f) && All(f.leaf7_1_eax, Bit(21)); }
 
 const CpuFeatures& HostFeatures() {
   static const CpuFeatures features = ReadFeatures();

@@ -26,6 +26,11 @@ struct CpuFeatures {
 // F16C.
 std::optional<Isa> IsaOf(const CpuFeatures& features);
 
+// The processor has AMX-TILE, AMX-BF16 and AMX-INT8 and the system saves tiles, whether or not it has granted their
+// use.
+bool HasTiles(const CpuFeatures& features);
+bool HasAmxFp16(const CpuFeatures& features);
+
 // Of the host, read once. Asks the system for tile data where the processor has AMX (Linux, once a process).
 const CpuFeatures& HostFeatures();
 // The host's level; kAvx2 where it has not even that (ChooseIsa says so).
