@@ -35,7 +35,7 @@ class PairReader {
   // Emits the loads of what stays in registers as long as the reader lives.
   virtual void Constants() = 0;
   // Emits the loads of a scale block's zero points; `header` is its start.
-  virtual void LoadZeros(const Xbyak::Reg64& header) {}
+  virtual void LoadZeros(const Xbyak::Reg64& /*header*/) {}
   // Emits the code of unit() k's. It advances at.w past their bytes and at.x by at.x_step for each k.
   virtual void Unit(const WeightCursor& at, const PairSink& sink) = 0;
   // The same for the k < unit() last ones of a scale block; of an odd k the whole last pair. at.x advances by k.
