@@ -61,6 +61,7 @@ struct BenchOpFlags {
   int threads = 0;  // 0: the default number
   int64_t copies = 0;
   int reps = 7;
+  std::string vs;  // "onednn": a peer to measure beside; empty: none
   bool json = false;
 
   void Register(CLI::App* app);
@@ -69,8 +70,11 @@ struct BenchOpFlags {
 
 // One kernel with its data, ready to run.
 struct OpRun {
-  // `calls` calls in a row on every thread of the pool, call i on copy i % copies.
-  std::function<void(int thread, int64_t calls)> run;
+  // `calls` calls in a row, on all threads of the pool, call i on copy i % copies.
+  std::function<void(int64_t calls)> run;
+  // The same work by another library, alternated with it; empty: none.
+  std::function<void(int64_t calls)> peer;
+  std::string peer_name;
   int64_t copies = 1;
   double flops = 0;  // of one call, all threads together
   double bytes = 0;  // of one call: what has to come from memory
