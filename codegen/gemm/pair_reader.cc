@@ -4,9 +4,9 @@
 #include <bit>
 #include <vector>
 
+#include "codegen/gemm/fp8_halves.h"
 #include "codegen/gemm/pack.h"
 #include "ir/support/align.h"
-#include "ir/support/ref/dequant.h"
 
 namespace xjit {
 namespace {
@@ -17,19 +17,12 @@ using Xbyak::Zmm;
 constexpr int kGroups = kPanelColumns / kGroupColumns;
 constexpr uint8_t kOrMasked = 0xF8;  // vpternlog: A | (B & C)
 
-using Bytes64 = std::array<uint8_t, 64>;
-template <typename Value>
-Bytes64 Table(Value value) {
-  Bytes64 t;
-  for (int i = 0; i < 64; ++i) t[static_cast<size_t>(i)] = static_cast<uint8_t>(value(i));
-  return t;
-}
-Bytes64 Fill(int byte) {
-  return Table([byte](int) { return byte; });
+VectorBytes Fill(int byte) {
+  return MakeVectorBytes([byte](int) { return byte; });
 }
 
 // The upper half of an f32 that bf16 holds exactly.
-uint16_t Bf16(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
+int Bf16(float value) { return static_cast<int>(std::bit_cast<uint32_t>(value) >> 16); }
 int Low(float value) { return Bf16(value) & 255; }
 int High(float value) { return Bf16(value) >> 8; }
 
@@ -38,8 +31,7 @@ struct Base : PairReader {
   Emitter& e;
   Regs& regs;
 
-  Address Const(const Bytes64& bytes) const { return e.ConstZmm(bytes.data()); }
-  void Load(const Zmm& z, const Bytes64& bytes) const { e.vmovdqa64(z, Const(bytes)); }
+  Address Const(const VectorBytes& bytes) const { return e.ConstZmm(bytes.data()); }
   void Unit(const WeightCursor& at, const PairSink& sink) override { Tail(unit(), at, sink); }
   // Bytes of low and high halves in pack.h's order for f8e4m3 to two pairs: pair 0 in `pair0`, pair 1 in `low`.
   void Interleave(const Zmm& pair0, const Zmm& low, const Zmm& high) const {
@@ -50,29 +42,26 @@ struct Base : PairReader {
 
 // Dwords of a column's four k to the order in which interleaving gives pairs: (c, i) to (i / 2, c, i % 2) of each
 // 16 bytes.
-Bytes64 PairOrder() {
-  return Table([](int b) { return 4 * (b / 2 % 4) + b % 16 / 8 * 2 + b % 2; });
+VectorBytes PairOrder() {
+  return MakeVectorBytes([](int b) { return 4 * (b / 2 % 4) + b % 16 / 8 * 2 + b % 2; });
 }
 
-// f8e4m3 and i8: units of four k, 64 bytes a group. A subclass turns 64 bytes into their low and high halves.
+// f8e4m3 and i8: units of four k, 64 bytes a group.
 struct ByteReader : Base {
   static constexpr int kUnit = 16;  // so that a loop's own instructions are few beside those of its body
   ByteReader(Emitter& e, Regs& regs) : Base(kUnit, e, regs) {}
 
-  // `x` holds the bytes; on return x and low hold pairs 0 and 1. `high` is scratch.
-  virtual void Convert(const Zmm& x, const Zmm& low, const Zmm& high) = 0;
+  // `x` holds the bytes of a group; on return x and low hold pairs 0 and 1.
+  virtual void Convert(const Zmm& x, const Zmm& low) = 0;
 
   void Tail(int k, const WeightCursor& at, const PairSink& sink) override {
     const int pairs = CeilDiv(k, 2);
     for (int p = 0; p < pairs; p += 2) {
       const auto x = regs.Vecs("x", kGroups), low = regs.Vecs("low", kGroups);
       at.touch(p * 64, 128);
-      {
-        const auto high = regs.Vecs("high", kGroups);
-        for (int g = 0; g < kGroups; ++g) {
-          e.vmovdqu64(x.Z(g), e.ptr[at.w + p * 64 + g * 64]);
-          Convert(x.Z(g), low.Z(g), high.Z(g));
-        }
+      for (int g = 0; g < kGroups; ++g) {
+        e.vmovdqu64(x.Z(g), e.ptr[at.w + p * 64 + g * 64]);
+        Convert(x.Z(g), low.Z(g));
       }
       sink(p, 0, std::array{x[0], x[1]});
       if (p + 1 < pairs) sink(p + 1, 0, std::array{low[0], low[1]});
@@ -82,81 +71,35 @@ struct ByteReader : Base {
   }
 };
 
-// Two tables of 128 bytes and the sign.
-struct TableReader : ByteReader {
-  TableReader(Emitter& e, Regs& regs) : ByteReader(e, regs), tables(regs.Vecs("tables", 4)), sign(regs.Vecs("sign")) {}
-  Regs::VecList tables, sign;
+struct Fp8Reader : ByteReader {
+  Fp8Reader(bool vbmi, Emitter& e, Regs& regs) : ByteReader(e, regs), halves(vbmi, e, regs, Lanes(e, true)) {}
+  Fp8Halves halves;
 
-  virtual float Value(int code) const = 0;  // of 0 .. 127
-  void Constants() override {
-    for (int half = 0; half < 2; ++half) {
-      Load(tables.Z(half), Table([&](int i) { return Low(Value(64 * half + i)); }));
-      Load(tables.Z(2 + half), Table([&](int i) { return High(Value(64 * half + i)); }));
-    }
-    Load(sign.Z(), Fill(0x80));
-  }
-  // low, high = the halves of the value of the low seven bits of `index`, which is one of the three or another.
-  void LookUp(const Zmm& index, const Zmm& low, const Zmm& high) const {
-    if (low.getIdx() != index.getIdx()) e.vmovdqa64(low, index);
-    if (high.getIdx() != index.getIdx()) e.vmovdqa64(high, index);
-    e.vpermi2b(low, tables.Z(0), tables.Z(1));
-    e.vpermi2b(high, tables.Z(2), tables.Z(3));
-  }
-};
-
-struct Fp8TableReader : TableReader {
-  using TableReader::TableReader;
-  float Value(int code) const override { return E4M3ToF32(static_cast<uint8_t>(code)); }
-  void Convert(const Zmm& x, const Zmm& low, const Zmm& high) override {
-    LookUp(x, low, high);
-    e.vpternlogd(high, x, sign.Z(), kOrMasked);
-    Interleave(x, low, high);
-  }
+  void Constants() override { halves.Constants(); }
+  void Convert(const Zmm& x, const Zmm& low) override { halves.Convert(x.getIdx(), low.getIdx()); }
 };
 
 // The table is of |q|, which is 128 once: index 0, whose low half is that of 128 too; the high one is put right.
-struct Int8TableReader : TableReader {
-  using TableReader::TableReader;
-  float Value(int code) const override { return static_cast<float>(code); }
-  void Convert(const Zmm& x, const Zmm& low, const Zmm& high) override {
-    e.vpshufb(x, x, Const(PairOrder()));
-    e.vptestnmb(Xbyak::Opmask(6), x, x);
-    e.vpxord(x, x, sign.Z());
-    e.vpabsb(high, x);
-    LookUp(high, low, high);
-    e.vpternlogd(high, x, sign.Z(), kOrMasked);
-    e.vmovdqu8(high | Xbyak::Opmask(6), Const(Fill(High(-128))));
-    Interleave(x, low, high);
-  }
-};
-
-// Without vpermi2b. The halves of s.eeee.fff as bf16 are s.(120 + eeee) / 2 and (eeee % 2).fff.0000: the high one
-// follows from bits 4..6, the low one from bits 0..3, but for eeee = 0, whose 16 codes (with eeee = 1) are in a table,
-// and NaN.
-struct Fp8NibbleReader : ByteReader {
-  Fp8NibbleReader(Emitter& e, Regs& regs) : ByteReader(e, regs), table(regs.Vecs("table", 2)), t(regs.Vecs("t")) {}
-  Regs::VecList table, t;
+struct Int8TableReader : ByteReader {
+  Int8TableReader(Emitter& e, Regs& regs) : ByteReader(e, regs), tables(e, regs), sign(regs.Vecs("sign")) {}
+  TableHalves tables;
+  Regs::VecList sign;
 
   void Constants() override {
-    Load(table.Z(0), Table([](int i) { return Low(E4M3ToF32(static_cast<uint8_t>(i % 16))); }));
-    Load(table.Z(1), Table([](int i) { return High(E4M3ToF32(static_cast<uint8_t>(i % 16))); }));
+    tables.Constants([](int i) { return Bf16(static_cast<float>(i)); });
+    e.vmovdqa64(sign.Z(), Const(Fill(0x80)));
   }
-  void Convert(const Zmm& x, const Zmm& low, const Zmm& high) override {
-    const Xbyak::Opmask small(6), nan(7);
-    e.vpandd(t.Z(), x, Const(Fill(0x0F)));
-    e.vpsllw(low, t.Z(), 4);
-    e.vpsrlw(high, x, 4);
-    e.vpandd(high, high, Const(Fill(0x07)));
-    e.vpaddb(high, high, Const(Fill(0x3C)));
-    e.vptestnmb(small, x, Const(Fill(0x70)));
-    e.vpshufb(low | small, table.Z(0), t.Z());
-    e.vpshufb(high | small, table.Z(1), t.Z());
-    e.vpandd(t.Z(), x, Const(Fill(0x7F)));
-    e.vpcmpeqb(nan, t.Z(), Const(Fill(0x7F)));
-    e.vmovdqu8(low | nan, Const(Fill(0xC0)));
-    e.vmovdqu8(high | nan, Const(Fill(0x7F)));
-    e.vpternlogd(high, x, Const(Fill(0x80)), kOrMasked);
-    Interleave(x, low, high);
+  void Convert(const Zmm& x, const Zmm& low) override {
+    const Xbyak::Opmask least(6);
+    const auto high = regs.Vecs("high");
+    e.vpshufb(x, x, Const(PairOrder()));
+    e.vptestnmb(least, x, x);
+    e.vpxord(x, x, sign.Z());
+    e.vpabsb(high.Z(), x);
+    tables.LookUp(high.Z(), low, high.Z());
+    e.vpternlogd(high.Z(), x, sign.Z(), kOrMasked);
+    e.vmovdqu8(high.Z() | least, Const(Fill(High(-128))));
+    Interleave(x, low, high.Z());
   }
 };
 
@@ -207,14 +150,14 @@ struct NibbleTableReader : NibbleReader {
 
   void Constants() override {
     const auto value = [this](int i) { return static_cast<float>(!has_zeros ? i % 16 - 8 : i < 32 ? i : i - 64); };
-    Load(tables.Z(0), Table([&](int i) { return Low(value(i)); }));
-    Load(tables.Z(1), Table([&](int i) { return High(value(i)); }));
-    Load(order.Z(), PairOrder());
+    e.vmovdqa64(tables.Z(0), Const(MakeVectorBytes([&](int i) { return Low(value(i)); })));
+    e.vmovdqa64(tables.Z(1), Const(MakeVectorBytes([&](int i) { return High(value(i)); })));
+    e.vmovdqa64(order.Z(), Const(PairOrder()));
   }
   void LoadZeros(const Xbyak::Reg64& header) override {
     LoadZeroDwords(header);
     // The column's byte in both of its places in both pairs.
-    const auto places = Table([](int b) { return 4 * (b / 2 % 4); });
+    const auto places = MakeVectorBytes([](int b) { return 4 * (b / 2 % 4); });
     for (int g = 0; g < kGroups && has_zeros; ++g) e.vpshufb(zeros.Z(g), zeros.Z(g), Const(places));
   }
   void Convert(const Zmm& x, bool high, int group, const std::function<void(int, int)>& give) override {
@@ -249,7 +192,7 @@ struct ByteMagic {
   // pair = bytes 2 i and 2 i + 1 of x's dwords, less `offset`'s.
   void Pair(const Zmm& pair, const Zmm& x, int i, const Zmm& offset) const {
     const auto pick = [i](int odd) {
-      return Table([=](int b) { return b % 4 == 1 ? b % 16 / 4 * 4 + 2 * i + odd : 0x80; });
+      return MakeVectorBytes([=](int b) { return b % 4 == 1 ? b % 16 / 4 * 4 + 2 * i + odd : 0x80; });
     };
     e.vpshufb(odd.Z(), x, e.ConstZmm(pick(1).data()));
     e.vpshufb(pair, x, e.ConstZmm(pick(0).data()));
@@ -271,10 +214,11 @@ struct Int8MagicReader : ByteReader {
     magic.Constants();
     e.vbroadcastss(offset.Z(), e.ptr[e.ConstLabel32(std::bit_cast<uint32_t>(0x1p15f + 128))]);
   }
-  void Convert(const Zmm& x, const Zmm& low, const Zmm& high) override {
-    e.vmovdqa64(high, x);
-    magic.Pair(x, high, 0, offset.Z());
-    magic.Pair(low, high, 1, offset.Z());
+  void Convert(const Zmm& x, const Zmm& low) override {
+    const auto bytes = regs.Vecs("bytes");
+    e.vmovdqa64(bytes.Z(), x);
+    magic.Pair(x, bytes.Z(), 0, offset.Z());
+    magic.Pair(low, bytes.Z(), 1, offset.Z());
   }
 };
 
@@ -312,8 +256,8 @@ int PairUnit(const Encoding& w) { return w.type == DType::kI4 ? NibbleReader::kU
 
 int PairVectors(const Encoding& w, bool vbmi) {
   if (w.type == DType::kI4) return (w.scales.zeros ? 2 : vbmi ? 0 : 1) + 3 + 3;
-  const int constants = vbmi ? 5 : w.type == DType::kI8 ? 4 : 3;
-  return constants + 3 * kGroups;
+  if (w.type == DType::kI8) return (vbmi ? 5 : 4) + 2 * kGroups + 1;
+  return Fp8Halves::Kept(vbmi) + 2 * kGroups + Fp8Halves::Scratch(vbmi);
 }
 
 std::unique_ptr<PairReader> MakePairReader(const Encoding& w, bool vbmi, Emitter& e, Regs& regs) {
@@ -325,8 +269,7 @@ std::unique_ptr<PairReader> MakePairReader(const Encoding& w, bool vbmi, Emitter
     if (vbmi) return std::make_unique<Int8TableReader>(e, regs);
     return std::make_unique<Int8MagicReader>(e, regs);
   }
-  if (vbmi) return std::make_unique<Fp8TableReader>(e, regs);
-  return std::make_unique<Fp8NibbleReader>(e, regs);
+  return std::make_unique<Fp8Reader>(vbmi, e, regs);
 }
 
 }  // namespace xjit

@@ -55,7 +55,7 @@ int PairUnit(const Encoding& w);
 int PairVectors(const Encoding& w, bool vbmi);
 
 // `vbmi`: TargetInfo::vbmi. The reader keeps registers of `regs` (32 of them) from its making to its end; it also uses
-// k6 and k7. `e` and `regs` outlive it. Needs AVX-512 BW.
+// k6. `e` and `regs` outlive it. Needs AVX-512 BW.
 std::unique_ptr<PairReader> MakePairReader(const Encoding& w, bool vbmi, Emitter& e, Regs& regs);
 
 }  // namespace xjit
