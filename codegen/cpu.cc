@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "codegen/amx/tiles.h"
+
 namespace xjit {
 namespace {
 
@@ -53,6 +55,19 @@ std::string_view Spoken(Isa isa) {
   return kSpoken[static_cast<size_t>(isa)];
 }
 
+constexpr std::string_view kTilesRefused = "the system refuses AMX tiles (arch_prctl ARCH_REQ_XCOMP_PERM)";
+
+absl::Status CanRun(Isa isa, const CpuFeatures& host) {
+  const std::optional<Isa> own = IsaOf(host), most = RunnableIsa(host);
+  if (!own) return FailedPrecondition("this machine's processor has no AVX2 with FMA and F16C, the least xjit needs");
+  if (isa <= *most) return absl::OkStatus();
+  const std::string has = IsaList(*own);
+  if (isa != Isa::kAmx) return FailedPrecondition("this machine has no {}; it has {}", Spoken(isa), has);
+  if (HasTiles(host) && own == Isa::kAvx512Bf16) return FailedPrecondition("{}; there are {}", kTilesRefused, has);
+  return FailedPrecondition("this machine has no AMX, whose emulator needs {}; it has {}", Spoken(Isa::kAvx512Bf16),
+                            has);
+}
+
 // Size of the data or unified cache of a level; 0 when the leaf lists none. The leaves of Intel and AMD have the same
 // form (SDM vol. 2, CPUID leaf 4; AMD APM vol. 3, Fn8000_001D).
 int64_t CacheBytes(uint32_t leaf, uint32_t level) {
@@ -90,25 +105,47 @@ const CpuFeatures& HostFeatures() {
 
 Isa HostIsa() { return IsaOf(HostFeatures()).value_or(Isa::kAvx2); }
 
-absl::StatusOr<Isa> ChooseIsa(std::optional<std::string_view> name, std::string_view given, std::optional<Isa> host) {
-  if (!host) return FailedPrecondition("this machine's processor has no AVX2 with FMA and F16C, the least xjit needs");
-  if (!name || *name == "auto") return std::min(*host, Isa::kAvx512Bf16);
+std::optional<Isa> RunnableIsa(const CpuFeatures& f) {
+  const std::optional<Isa> isa = IsaOf(f);
+  return isa == Isa::kAvx512Bf16 && !HasTiles(f) ? Isa::kAmx : isa;
+}
+
+Isa RunnableIsa() { return RunnableIsa(HostFeatures()).value_or(Isa::kAvx2); }
+
+absl::Status PrepareIsa(Isa isa) {
+  XJIT_RETURN_IF_ERROR(CanRun(isa, HostFeatures()));
+  return isa == Isa::kAmx ? PrepareTiles() : absl::OkStatus();
+}
+
+absl::StatusOr<IsaChoice> ChooseIsa(std::optional<std::string_view> name, std::string_view given,
+                                    const CpuFeatures& host) {
+  const std::optional<Isa> own = IsaOf(host);
+  if (!own) return CanRun(Isa::kAvx2, host);
+  if (!name || *name == "auto") {
+    const bool refused = own == Isa::kAvx512Bf16 && HasTiles(host) && !host.tile_permission;
+    return IsaChoice{*own, refused ? fmt::format("{}, falling back to {}", kTilesRefused, Name(*own)) : ""};
+  }
   const std::optional<Isa> isa = ParseIsa(*name);
   if (!isa) {
     return InvalidArgument("{}: not an ISA; known are auto, {}", given, IsaList(static_cast<Isa>(kNumIsas - 1)));
   }
-  if (*isa > *host) {
-    return FailedPrecondition("{}: this machine has no {}; it has {}", given, Spoken(*isa), IsaList(*host));
-  }
-  return *isa;
+  XJIT_RETURN_IF_ERROR(Prefix(CanRun(*isa, host), given));
+  if (*isa <= *own) return IsaChoice{*isa, ""};
+  return IsaChoice{*isa, fmt::format("{}: this machine has no AMX, running under the software emulator (slow)", given)};
 }
 
-absl::StatusOr<Isa> ChooseIsa(std::optional<std::string_view> flag) {
-  const std::optional<Isa> host = IsaOf(HostFeatures());
-  if (flag) return ChooseIsa(flag, fmt::format("--isa {}", *flag), host);
-  const char* env = std::getenv("XJIT_ISA");
-  if (env == nullptr || *env == '\0') return ChooseIsa(std::nullopt, "", host);
-  return ChooseIsa(env, fmt::format("XJIT_ISA={}", env), host);
+absl::StatusOr<IsaChoice> ChooseIsa(std::optional<std::string_view> flag) {
+  const char* env = flag ? nullptr : std::getenv("XJIT_ISA");
+  std::string given;
+  if (flag) {
+    given = fmt::format("--isa {}", *flag);
+  } else if (env != nullptr && *env != '\0') {
+    flag = env;
+    given = fmt::format("XJIT_ISA={}", env);
+  }
+  XJIT_ASSIGN_OR_RETURN(IsaChoice choice, ChooseIsa(flag, given, HostFeatures()));
+  XJIT_RETURN_IF_ERROR(Prefix(PrepareIsa(choice.isa), given));
+  return choice;
 }
 
 std::string CpuName() {
@@ -126,9 +163,15 @@ std::string CpuName() {
   return name.empty() ? "unknown" : std::string(name);
 }
 
-TargetInfo HostCpu() {
+TargetInfo HostCpu() { return HostCpu(HostIsa()); }
+
+TargetInfo HostCpu(Isa isa) {
+  const CpuFeatures& host = HostFeatures();
   TargetInfo target;
-  target.isa = HostIsa();
+  target.isa = isa;
+  target.amx_fp16 = isa == Isa::kAmx && (HasAmxFp16(host) || !HasTiles(host));  // the emulator has it
+  target.vbmi = isa >= Isa::kAvx512 && All(host.leaf7_ecx, Bit(1));
+  target.avx_vnni = All(host.leaf7_1_eax, Bit(4));
   uint32_t leaf = 4;
   if (CacheBytes(leaf, 1) == 0 && Cpuid(0x80000000).eax >= 0x8000001D) leaf = 0x8000001D;
   if (const int64_t bytes = CacheBytes(leaf, 1); bytes > 0) target.l1d_bytes = bytes;

@@ -2,8 +2,7 @@
 
 #include <ucontext.h>
 
-#include "codegen/amx/emulator.h"
-#include "codegen/cpu.h"
+#include "codegen/amx/tiles.h"
 
 namespace xjit {
 namespace {
@@ -30,8 +29,7 @@ std::string Prepare() {
   action.sa_flags = SA_SIGINFO;
   sigaction(SIGILL, &action, nullptr);
   sigaction(SIGSEGV, &action, nullptr);
-  if (HostIsa() == Isa::kAmx) return "";
-  return std::string(Message(EnableAmxEmulator()));
+  return std::string(Message(PrepareTiles()));
 }
 
 template <typename Call>
