@@ -5,6 +5,7 @@
 #include "codegen/amx/tiles.h"
 #include "codegen/cpu.h"
 #include "codegen/gemm/embed.h"
+#include "codegen/gemm/gemm_amx.h"
 #include "codegen/gemm/gemm_bf16.h"
 #include "codegen/gemm/gemm_fma.h"
 #include "codegen/kernel_rows.h"
