@@ -58,13 +58,19 @@ void AmxKernel::FinishRows(const AmxShape& shape, const Reg64& sums) {
   e_.mov(sum, sums);
   e_.mov(rows, At(kMEnd));
   e_.sub(rows, row_);
+  const auto at_most = [&](const Reg64& dst, int most) {
+    e_.mov(dst.cvt32(), most);
+    e_.cmp(rows, dst);
+    e_.cmovl(dst, rows);
+  };
+  at_most(left, shape.rows * kTileRows);
   Label strip, next;
   // A strip's scales are behind it; without them the rows of two strips are like those of one.
-  const int most = int8 ? kTileRows : shape.rows * kTileRows;
-  e_.L(strip);
-  e_.mov((*left).cvt32(), most);
-  e_.cmp(rows, left);
-  e_.cmovl(left, rows);
+  if (int8 && shape.rows > 1) {
+    e_.mov(rows, left);
+    e_.L(strip);
+    at_most(left, kTileRows);
+  }
   e_.L(next);
   if (int8) {
     const auto offset = regs_.Vecs("offset");

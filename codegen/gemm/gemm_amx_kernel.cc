@@ -129,21 +129,28 @@ void AmxKernel::CopyRows() {
 
 void AmxKernel::Rows() {
   Label next, done;
-  const auto m = regs_.Gpr("m"), end = regs_.Gpr("end");
-  e_.mov(m, At(kM0));
+  const auto move = [&](Slot to, Slot from) {
+    const auto t = regs_.Gpr("t");
+    e_.mov(t, At(from));
+    e_.mov(At(to), t);
+  };
+  move(kM, kM0);
   e_.L(next);
-  e_.mov(end, At(kM1));
-  e_.cmp(m, end);
-  e_.jge(done);
-  e_.mov(At(kM), m);
-  if (plan_.m_block > 0) {
-    e_.add(m, static_cast<int>(plan_.m_block));
-    e_.cmp(end, m);
-    e_.cmovg(end, m);
+  {
+    const auto m = regs_.Gpr("m"), end = regs_.Gpr("end");
+    e_.mov(m, At(kM));
+    e_.mov(end, At(kM1));
+    e_.cmp(m, end);
+    e_.jge(done);
+    if (plan_.m_block > 0) {
+      e_.add(m, static_cast<int>(plan_.m_block));
+      e_.cmp(end, m);
+      e_.cmovg(end, m);
+    }
+    e_.mov(At(kMEnd), end);
   }
-  e_.mov(At(kMEnd), end);
   KBlocks();
-  e_.mov(m, At(kMEnd));
+  move(kM, kMEnd);
   e_.jmp(next);
   e_.L(done);
 }

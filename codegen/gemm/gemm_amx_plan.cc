@@ -125,9 +125,6 @@ double Cost(const GemmDesc& desc, const AmxLayout& layout, int64_t k_blocks) {
 absl::StatusOr<GemmPlan> Plan(const GemmDesc& desc, const TargetInfo& target, TileDot dot) {
   const AmxLayout layout(desc, dot);
   XJIT_RETURN_IF_ERROR(CheckSizes(desc, layout));
-  if (layout.scale == AmxLayout::Scale::kBlocks && layout.blocks.depth % layout.step_k != 0) {
-    return Unimplemented("scales of {} k's: a tile takes {}", layout.blocks.depth, layout.step_k);
-  }
   GemmPlan plan;
   plan.tile_rows = (desc.rows > 0 ? 1 : 2) * kTileRows;
   plan.tile_vectors = 2;

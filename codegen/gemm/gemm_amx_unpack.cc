@@ -138,9 +138,6 @@ void AmxKernel::UnpackScaled(const Reg64& w, const Reg64& x, const EachPanel& ea
     e_.add(w, layout_.blocks.header_bytes());
     e_.mov((*units).cvt32(), static_cast<int>(depth / unit));
     loop();
-    // The padding of a block (pack.h).
-    const int64_t used = layout_.blocks.header_bytes() + depth / layout_.blocks.unit * layout_.blocks.unit_bytes;
-    if (layout_.packed_bytes != used) e_.add(w, static_cast<int>(layout_.packed_bytes - used));
     e_.dec(blocks);
     e_.jnz(next);
     e_.L(done);

@@ -38,9 +38,10 @@ std::vector<Encoding> AmxBf16Weights() {
   std::vector<Encoding> list = {
       DType::kBF16,
       Encoding(DType::kI8, {.kind = Kind::kChannel, .weight_only = true}),
-      Encoding(DType::kI8, {.kind = Kind::kGroup, .cols = 32, .weight_only = true}),
-      Encoding(DType::kI8, {.kind = Kind::kGroup, .cols = 128, .weight_only = true}),
+      Encoding(DType::kI8, {.kind = Kind::kTensor, .weight_only = true}),
+      Encoding(DType::kI8, {.kind = Kind::kGroup, .cols = 64, .weight_only = true}),
       Encoding::Fp8Blocks(),
+      Encoding(DType::kF8E4M3, {.kind = Kind::kGroup, .cols = 320}),
       Encoding(DType::kF8E4M3, {.kind = Kind::kChannel}),
       Encoding(DType::kF8E4M3, {.kind = Kind::kTensor}),
       Encoding::Int4(32, true),
