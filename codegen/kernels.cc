@@ -42,6 +42,7 @@ struct Tables {
   std::vector<TypedRow<RopeStoreDesc>> RopeStore;
   std::vector<TypedRow<PrepareDesc>> Prepare;
   std::vector<TypedRow<EltwiseDesc>> Eltwise;
+  std::vector<TypedRow<ConvertDesc>> Convert;
   std::vector<KernelRow> all;
 
   Tables() {
@@ -130,6 +131,10 @@ template <>
 std::span<const TypedRow<EltwiseDesc>> RowsOf() {
   return AllRows().Eltwise;
 }
+template <>
+std::span<const TypedRow<ConvertDesc>> RowsOf() {
+  return AllRows().Convert;
+}
 
 std::vector<KernelRow> KernelRows() { return AllRows().all; }
 
@@ -209,6 +214,9 @@ absl::StatusOr<const Kernel*> KernelLibrary::Get(const PrepareDesc& desc, std::s
 absl::StatusOr<const Kernel*> KernelLibrary::Get(const EltwiseDesc& desc, std::string_view row) {
   return GetFrom(eltwise_, desc, row);
 }
+absl::StatusOr<const Kernel*> KernelLibrary::Get(const ConvertDesc& desc, std::string_view row) {
+  return GetFrom(convert_, desc, row);
+}
 
 absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
   static constexpr std::pair<std::string_view, KernelFn> kFixed[] = {
@@ -241,6 +249,7 @@ std::vector<Candidate> KernelLibrary::Candidates(const RopeStoreDesc& desc) cons
 }
 std::vector<Candidate> KernelLibrary::Candidates(const PrepareDesc& desc) const { return CandidatesOf(desc, target_); }
 std::vector<Candidate> KernelLibrary::Candidates(const EltwiseDesc& desc) const { return CandidatesOf(desc, target_); }
+std::vector<Candidate> KernelLibrary::Candidates(const ConvertDesc& desc) const { return CandidatesOf(desc, target_); }
 
 std::string KernelLibrary::Format(const std::vector<Candidate>& candidates) {
   std::string text;
@@ -270,6 +279,7 @@ std::string KernelLibrary::ExplainAll() const {
   ExplainCached(rope_store_, &text);
   ExplainCached(prepare_, &text);
   ExplainCached(eltwise_, &text);
+  ExplainCached(convert_, &text);
   return text;
 }
 
