@@ -301,7 +301,7 @@ TEST_P(Vnni, ResidualInPlace) {
 double MinimumSize(Product& product, int64_t j, int64_t e) {
   ColumnBlock block;
   UnpackColumnBlock(product.desc().w, product.desc().k, product.w(), j, e / 32, &block);
-  return 2 * std::fabs(static_cast<double>(block.add));
+  return 2 * std::fabs(static_cast<double>(block.add[e % 32 / 16]));
 }
 
 // The reference itself: against plain double arithmetic on dequantised weights and activations.
