@@ -25,6 +25,16 @@ absl::StatusOr<AttentionMergePlan> PlanAttentionMerge2(const AttentionDesc& desc
   return PlanAttentionMerge(desc, target);
 }
 
+// What was measured on the target goes before what a planner knows.
+template <typename Desc, typename Plan>
+absl::StatusOr<Plan> Tuned(const Desc&, const TargetInfo&, absl::StatusOr<Plan> plan) {
+  return plan;
+}
+absl::StatusOr<GemmPlan> Tuned(const GemmDesc& desc, const TargetInfo& target, absl::StatusOr<GemmPlan> plan) {
+  if (!plan.ok()) return plan;
+  return WithTuning(desc, target, *std::move(plan));
+}
+
 struct Tables {
   std::vector<TypedRow<GemmDesc>> Gemm;
   std::vector<TypedRow<AttentionDesc>> Attention;
@@ -32,14 +42,16 @@ struct Tables {
   std::vector<TypedRow<RopeStoreDesc>> RopeStore;
   std::vector<TypedRow<PrepareDesc>> Prepare;
   std::vector<TypedRow<EltwiseDesc>> Eltwise;
+  std::vector<TypedRow<ConvertDesc>> Convert;
   std::vector<KernelRow> all;
 
   Tables() {
-#define XJIT_KERNEL(family, row, isa, plan_fn, emit_fn)                                                        \
-  family.push_back({#row, isa, [](const family##Desc& desc, const TargetInfo& t) { return plan_fn(desc, t); }, \
-                    [](const family##Desc& desc, const Family<family##Desc>::Plan& plan, Emitter& e) {         \
-                      return emit_fn(desc, plan, e);                                                           \
-                    }});                                                                                       \
+#define XJIT_KERNEL(family, row, isa, plan_fn, emit_fn)                                                             \
+  family.push_back({#row, isa,                                                                                      \
+                    [](const family##Desc& desc, const TargetInfo& t) { return Tuned(desc, t, plan_fn(desc, t)); }, \
+                    [](const family##Desc& desc, const Family<family##Desc>::Plan& plan, Emitter& e) {              \
+                      return emit_fn(desc, plan, e);                                                                \
+                    }});                                                                                            \
   all.push_back({Family<family##Desc>::kName, #row, isa});
 #include "codegen/kernels.inc"
 #undef XJIT_KERNEL
@@ -118,6 +130,10 @@ std::span<const TypedRow<PrepareDesc>> RowsOf() {
 template <>
 std::span<const TypedRow<EltwiseDesc>> RowsOf() {
   return AllRows().Eltwise;
+}
+template <>
+std::span<const TypedRow<ConvertDesc>> RowsOf() {
+  return AllRows().Convert;
 }
 
 std::vector<KernelRow> KernelRows() { return AllRows().all; }
@@ -198,6 +214,9 @@ absl::StatusOr<const Kernel*> KernelLibrary::Get(const PrepareDesc& desc, std::s
 absl::StatusOr<const Kernel*> KernelLibrary::Get(const EltwiseDesc& desc, std::string_view row) {
   return GetFrom(eltwise_, desc, row);
 }
+absl::StatusOr<const Kernel*> KernelLibrary::Get(const ConvertDesc& desc, std::string_view row) {
+  return GetFrom(convert_, desc, row);
+}
 
 absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
   static constexpr std::pair<std::string_view, KernelFn> kFixed[] = {
@@ -230,6 +249,7 @@ std::vector<Candidate> KernelLibrary::Candidates(const RopeStoreDesc& desc) cons
 }
 std::vector<Candidate> KernelLibrary::Candidates(const PrepareDesc& desc) const { return CandidatesOf(desc, target_); }
 std::vector<Candidate> KernelLibrary::Candidates(const EltwiseDesc& desc) const { return CandidatesOf(desc, target_); }
+std::vector<Candidate> KernelLibrary::Candidates(const ConvertDesc& desc) const { return CandidatesOf(desc, target_); }
 
 std::string KernelLibrary::Format(const std::vector<Candidate>& candidates) {
   std::string text;
@@ -259,6 +279,7 @@ std::string KernelLibrary::ExplainAll() const {
   ExplainCached(rope_store_, &text);
   ExplainCached(prepare_, &text);
   ExplainCached(eltwise_, &text);
+  ExplainCached(convert_, &text);
   return text;
 }
 
