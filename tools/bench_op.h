@@ -111,6 +111,8 @@ class OpBench {
   absl::Status CheckMemory(std::string_view what, int64_t bytes) const;
   // A thread's scratch memory for a kernel, 64-byte aligned.
   absl::Status MakeScratch(int64_t bytes);
+  // The processing unit of each thread.
+  const std::vector<int>& cpus() const { return cpus_; }
   void* scratch(int thread) const { return scratch_[static_cast<size_t>(thread)].data(); }
 
   // Alternates runs of the kernel with a read of memory and with a loop of the kernel's product in registers, `reps`
@@ -118,11 +120,12 @@ class OpBench {
   absl::StatusOr<nlohmann::ordered_json> Measure(const OpRun& op);
 
  private:
-  OpBench(const BenchOpFlags& flags, TargetInfo target, std::unique_ptr<WorkerPool> pool)
-      : flags_(flags), library_(std::move(target)), pool_(std::move(pool)) {}
+  OpBench(const BenchOpFlags& flags, TargetInfo target, std::vector<int> cpus, std::unique_ptr<WorkerPool> pool)
+      : flags_(flags), library_(std::move(target)), cpus_(std::move(cpus)), pool_(std::move(pool)) {}
 
   const BenchOpFlags flags_;
   KernelLibrary library_;
+  std::vector<int> cpus_;
   std::unique_ptr<WorkerPool> pool_;
   std::vector<HugeBuffer> scratch_;
 };

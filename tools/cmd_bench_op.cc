@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<OpBench>> OpBench::Create(const BenchOpFlags& fla
   target.threads = choice.threads();
   target.cores = choice.usable;
   XJIT_ASSIGN_OR_RETURN(auto pool, WorkerPool::Create({.cpus = choice.cpus}));
-  return std::unique_ptr<OpBench>(new OpBench(flags, std::move(target), std::move(pool)));
+  return std::unique_ptr<OpBench>(new OpBench(flags, std::move(target), choice.cpus, std::move(pool)));
 }
 
 absl::StatusOr<int64_t> OpBench::Copies(int64_t bytes, bool from_memory, int64_t most) const {

@@ -14,6 +14,7 @@
 #include "ir/support/align.h"
 #include "runtime/executor.h"
 #include "tools/bench_op.h"
+#include "tools/peer.h"
 
 namespace xjit::tools {
 namespace {
@@ -209,6 +210,19 @@ class GemmBench {
   std::vector<float> x_, bias_;
 };
 
+// The nearest that a peer has: bf16 for everything that meets bf16, u8 by s8 without scales for what meets int8.
+XjitPeerGemm PeerShape(const OpBench& bench, const GemmShape& shape, const GemmDesc& desc) {
+  using Type = XjitPeerGemm::Type;
+  return {.type = desc.a == DType::kF32    ? Type::kF32
+                  : desc.a == DType::kBF16 ? Type::kBf16
+                                           : Type::kInt8,
+          .m = shape.m,
+          .n = shape.n,
+          .k = shape.k,
+          .threads = bench.threads(),
+          .cpus = bench.cpus().data()};
+}
+
 }  // namespace
 
 absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape) {
@@ -216,7 +230,14 @@ absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape) {
   XJIT_ASSIGN_OR_RETURN(const GemmDesc desc, shape.Desc(bench->target()));
   GemmBench gemm(*bench, shape, desc);
   XJIT_RETURN_IF_ERROR(gemm.Prepare());
-  XJIT_ASSIGN_OR_RETURN(const nlohmann::ordered_json measured, bench->Measure(gemm.Op()));
+  OpRun op = gemm.Op();
+  std::unique_ptr<PeerGemm> peer;
+  if (!flags.vs.empty()) {
+    XJIT_ASSIGN_OR_RETURN(peer, PeerGemm::Load(flags.vs, PeerShape(*bench, shape, desc)));
+    op.peer = [&peer](int64_t calls) { peer->Run(calls); };
+    op.peer_name = flags.vs;
+  }
+  XJIT_ASSIGN_OR_RETURN(const nlohmann::ordered_json measured, bench->Measure(op));
   const OpError error = gemm.Check();
   XJIT_RETURN_IF_ERROR(error.Check(gemm.kernel().name));
   nlohmann::ordered_json out = {{"op", "gemm"},
