@@ -347,6 +347,8 @@ std::string Engine::mode() const {
       for (const bool many : {false, true}) acts.insert(ActivationFor(op->weight(1)->type.encoding(), target_, many));
     }
   }
+  // A rounding that falls the other way where a whole row shares a scale outweighs what bf16 does.
+  if (acts.contains(DType::kI8Act)) return "int8";
   std::string mode = acts.contains(DType::kQ8Act) ? "q8act" : "";
   if (acts.contains(DType::kBF16) || kv_dtype_ == DType::kBF16) mode += mode.empty() ? "bf16" : "+bf16";
   return mode.empty() ? "fp32" : mode;

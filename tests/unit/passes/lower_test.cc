@@ -31,6 +31,7 @@ class Zeros : public PackedWeights {
  public:
   absl::StatusOr<const std::byte*> Matrix(int64_t, const Weight&) const override { return bytes_.data(); }
   absl::StatusOr<const float*> Vector(int64_t, const Weight&) const override { return Internal("no vectors here"); }
+  absl::StatusOr<const int32_t*> Order(int64_t, const Weight&) const override { return Internal("no orders here"); }
 
  private:
   std::vector<std::byte> bytes_ = std::vector<std::byte>(64 << 10);
