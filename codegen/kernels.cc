@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "codegen/amx/tiles.h"
 #include "codegen/cpu.h"
 #include "codegen/gemm/embed.h"
+#include "codegen/gemm/gemm_amx.h"
 #include "codegen/gemm/gemm_bf16.h"
 #include "codegen/gemm/gemm_fma.h"
 #include "codegen/kernel_rows.h"
@@ -148,9 +150,8 @@ absl::StatusOr<Kernel> KernelLibrary::Build(const Desc& desc, std::string_view r
   if (absl::Status status = row->emit(desc, *plan, emitter); !status.ok()) return Prefix(status, name);
   if (!options_.verify) return emitter.Finish(name, arena_, plan->scratch_bytes);
 
-  if (row->isa > HostIsa()) {
-    return FailedPrecondition("{}: cannot be verified here, this machine has {}", name, xjit::Name(HostIsa()));
-  }
+  XJIT_RETURN_IF_ERROR(Prefix(PrepareIsa(row->isa), fmt::format("{}: cannot be verified", name)));
+  ConfigureTiles();
   CodeArena trial;  // the library's own arena stays open for more code
   XJIT_ASSIGN_OR_RETURN(Kernel kernel, emitter.Finish(name, trial, plan->scratch_bytes));
   XJIT_RETURN_IF_ERROR(trial.Seal());

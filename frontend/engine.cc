@@ -77,8 +77,9 @@ absl::Status Engine::Init(std::shared_ptr<const Checkpoint> checkpoint, const En
     return Unimplemented("--kv-dtype {}: the KV cache is kept in bf16 or f32", options_.kv_dtype);
   }
   kv_dtype_ = *kv;
-  target_ = HostCpu();
-  XJIT_ASSIGN_OR_RETURN(target_.isa, ChooseIsa(options_.isa));
+  XJIT_ASSIGN_OR_RETURN(const IsaChoice choice, ChooseIsa(options_.isa));
+  target_ = HostCpu(choice.isa);
+  isa_notice_ = choice.notice;
   XJIT_ASSIGN_OR_RETURN(threads_, ChooseThreads(options_.threads));
   target_.threads = threads_.threads();
   target_.cores = threads_.usable;

@@ -53,8 +53,8 @@ struct RowReader : Base {
 };
 
 // bf16: a dword is two k's of a column, the even one in its low half. A bf16 is the upper half of an f32.
-struct PairReader : Base {
-  PairReader(Emitter& e, Regs& regs, const Lanes& lanes) : Base(kPlainUnit, e, regs, lanes) {}
+struct Bf16Reader : Base {
+  Bf16Reader(Emitter& e, Regs& regs, const Lanes& lanes) : Base(kPlainUnit, e, regs, lanes) {}
 
   void Unit(const WeightCursor& at, const WeightSink& sink) override { Tail(unit(), at, sink); }
   void Tail(int k, const WeightCursor& at, const WeightSink& sink) override {
@@ -368,7 +368,7 @@ std::unique_ptr<WeightReader> MakeWeightReader(DType encoding, Emitter& e, Regs&
     case DType::kF16:
       return std::make_unique<RowReader>(true, e, regs, lanes);
     case DType::kBF16:
-      return std::make_unique<PairReader>(e, regs, lanes);
+      return std::make_unique<Bf16Reader>(e, regs, lanes);
     case DType::kQ4_K:
       return std::make_unique<KMinReader>(false, e, regs, lanes);
     case DType::kQ5_K:
