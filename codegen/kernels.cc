@@ -32,6 +32,7 @@ struct Tables {
   std::vector<TypedRow<RopeStoreDesc>> RopeStore;
   std::vector<TypedRow<PrepareDesc>> Prepare;
   std::vector<TypedRow<EltwiseDesc>> Eltwise;
+  std::vector<TypedRow<ConvertDesc>> Convert;
   std::vector<KernelRow> all;
 
   Tables() {
@@ -119,6 +120,10 @@ template <>
 std::span<const TypedRow<EltwiseDesc>> RowsOf() {
   return AllRows().Eltwise;
 }
+template <>
+std::span<const TypedRow<ConvertDesc>> RowsOf() {
+  return AllRows().Convert;
+}
 
 std::vector<KernelRow> KernelRows() { return AllRows().all; }
 
@@ -200,6 +205,9 @@ absl::StatusOr<const Kernel*> KernelLibrary::Get(const PrepareDesc& desc, std::s
 absl::StatusOr<const Kernel*> KernelLibrary::Get(const EltwiseDesc& desc, std::string_view row) {
   return GetFrom(eltwise_, desc, row);
 }
+absl::StatusOr<const Kernel*> KernelLibrary::Get(const ConvertDesc& desc, std::string_view row) {
+  return GetFrom(convert_, desc, row);
+}
 
 absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
   static constexpr std::pair<std::string_view, KernelFn> kFixed[] = {
@@ -232,6 +240,7 @@ std::vector<Candidate> KernelLibrary::Candidates(const RopeStoreDesc& desc) cons
 }
 std::vector<Candidate> KernelLibrary::Candidates(const PrepareDesc& desc) const { return CandidatesOf(desc, target_); }
 std::vector<Candidate> KernelLibrary::Candidates(const EltwiseDesc& desc) const { return CandidatesOf(desc, target_); }
+std::vector<Candidate> KernelLibrary::Candidates(const ConvertDesc& desc) const { return CandidatesOf(desc, target_); }
 
 std::string KernelLibrary::Format(const std::vector<Candidate>& candidates) {
   std::string text;
@@ -261,6 +270,7 @@ std::string KernelLibrary::ExplainAll() const {
   ExplainCached(rope_store_, &text);
   ExplainCached(prepare_, &text);
   ExplainCached(eltwise_, &text);
+  ExplainCached(convert_, &text);
   return text;
 }
 

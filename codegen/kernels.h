@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codegen/attention/attention_desc.h"
+#include "codegen/gemm/convert.h"
 #include "codegen/gemm/gemm_desc.h"
 #include "codegen/kernel.h"
 #include "codegen/rows/rows_desc.h"
@@ -27,7 +28,7 @@ struct AttentionMergeDesc : AttentionDesc {
 
 // One row of kernels.inc.
 struct KernelRow {
-  std::string_view family;  // "gemm", "attention", "attention_merge", "rope_store", "prepare", "eltwise"
+  std::string_view family;  // "gemm", "attention", "attention_merge", "rope_store", "prepare", "eltwise", "convert"
   std::string_view row;     // "avx512_vnni"
   Isa isa;                  // the least that grants it
 };
@@ -74,6 +75,7 @@ class KernelLibrary {
   absl::StatusOr<const Kernel*> Get(const RopeStoreDesc& desc, std::string_view row = {});
   absl::StatusOr<const Kernel*> Get(const PrepareDesc& desc, std::string_view row = {});
   absl::StatusOr<const Kernel*> Get(const EltwiseDesc& desc, std::string_view row = {});
+  absl::StatusOr<const Kernel*> Get(const ConvertDesc& desc, std::string_view row = {});
   // A kernel that is C++: "embed", "rope_table", "gather_rows".
   absl::StatusOr<const Kernel*> Fixed(std::string_view name);
 
@@ -87,6 +89,7 @@ class KernelLibrary {
   std::vector<Candidate> Candidates(const RopeStoreDesc& desc) const;
   std::vector<Candidate> Candidates(const PrepareDesc& desc) const;
   std::vector<Candidate> Candidates(const EltwiseDesc& desc) const;
+  std::vector<Candidate> Candidates(const ConvertDesc& desc) const;
   // The same as text, a line each: "avx512_vnni  cost 52.1  <- chosen", "avx512_bf16  refused: ...".
   template <typename Desc>
   std::string Explain(const Desc& desc) const {
@@ -127,6 +130,7 @@ class KernelLibrary {
   std::vector<Cached<RopeStoreDesc>> rope_store_;
   std::vector<Cached<PrepareDesc>> prepare_;
   std::vector<Cached<EltwiseDesc>> eltwise_;
+  std::vector<Cached<ConvertDesc>> convert_;
   double compile_ms_ = 0;
 };
 

@@ -420,4 +420,44 @@ absl::Status VerifyKernel(const EltwiseDesc& desc, const Kernel& kernel) {
   return absl::OkStatus();
 }
 
+absl::Status VerifyKernel(const ConvertDesc& desc, const Kernel& kernel) {
+  constexpr int64_t kPanels = 2;
+  Bytes w(kPanels * PanelBytes(desc.w, desc.k)), out(kPanels * desc.panel_out_bytes());
+  RandomPanels(desc.w, kPanels * kPanelColumns, desc.k, kSeed, w.data());
+  ConvertArgs args{.w = w.data(), .out = out.data()};
+  kernel.fn(&args, 0, kPanels, 0, 1);
+  // Unscaled values are those with a scale of one.
+  const auto k = static_cast<size_t>(desc.k);
+  std::vector<float> values(k), scales(k);
+  std::vector<uint8_t> codes(k), zeros(k);
+  for (int64_t n = 0; n < kPanels * kPanelColumns; ++n) {
+    if (desc.to == DType::kF32) {
+      UnpackColumn(desc.w, desc.k, w.data(), n, values.data());
+    } else {
+      UnpackCodes(desc.w, desc.k, w.data(), n, codes.data(), scales.data(), zeros.data());
+      const int64_t depth = ScaledBlocksOf(desc.w, desc.k).depth;
+      for (size_t i = 0; i < k; ++i) {
+        const int zero = zeros[i / static_cast<size_t>(depth)];
+        values[i] = CodeValue(desc.w.type, codes[i], zero);
+      }
+    }
+    const std::byte* panel = out.data() + n / kPanelColumns * desc.panel_out_bytes();
+    const int64_t c = n % kPanelColumns;
+    for (int64_t i = 0; i < desc.k; ++i) {
+      float got;
+      if (desc.to == DType::kF32) {
+        std::memcpy(&got, panel + (i * kPanelColumns + c) * 4, 4);
+      } else {
+        uint16_t half;
+        std::memcpy(&half, panel + (i / 2 * kPanelColumns + c) * 4 + i % 2 * 2, 2);
+        got = Bf16ToF32(half);
+      }
+      if (!Within(got, values[static_cast<size_t>(i)], 0)) {
+        return Differs(kernel, n, i, got, values[static_cast<size_t>(i)], 0);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace xjit

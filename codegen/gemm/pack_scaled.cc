@@ -165,6 +165,11 @@ void UnpackCodes(const Encoding& encoding, int64_t k, const std::byte* packed, i
   }
 }
 
+float CodeValue(DType type, uint8_t code, int zero) {
+  if (type == DType::kI8) return static_cast<float>(static_cast<int8_t>(code));
+  return type == DType::kF8E4M3 ? E4M3ToF32(code) : static_cast<float>(code - zero);
+}
+
 void UnpackScaledColumn(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, float* out) {
   const ScaledBlocks blocks = ScaledBlocksOf(encoding, k);
   std::vector<uint8_t> codes(static_cast<size_t>(k)), zeros(static_cast<size_t>(blocks.count(k)));
@@ -172,11 +177,7 @@ void UnpackScaledColumn(const Encoding& encoding, int64_t k, const std::byte* pa
   UnpackCodes(encoding, k, packed, n, codes.data(), scales.data(), zeros.data());
   for (int64_t i = 0; i < k; ++i) {
     const auto b = static_cast<size_t>(i / blocks.depth);
-    const uint8_t code = codes[static_cast<size_t>(i)];
-    const float value = encoding.type == DType::kI8       ? static_cast<float>(static_cast<int8_t>(code))
-                        : encoding.type == DType::kF8E4M3 ? E4M3ToF32(code)
-                                                          : static_cast<float>(code - zeros[b]);
-    out[i] = value * scales[b];
+    out[i] = CodeValue(encoding.type, codes[static_cast<size_t>(i)], zeros[b]) * scales[b];
   }
 }
 

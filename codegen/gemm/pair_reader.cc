@@ -272,4 +272,29 @@ std::unique_ptr<PairReader> MakePairReader(const Encoding& w, bool vbmi, Emitter
   return std::make_unique<Fp8Reader>(vbmi, e, regs);
 }
 
+void ReadBlocks(const Encoding& w, int64_t k, PairReader& reader, const WeightCursor& at, const Xbyak::Reg64& units,
+                const Xbyak::Reg64& blocks, const PairSink& sink, const std::function<void()>& end, Emitter& e) {
+  const ScaledBlocks layout = ScaledBlocksOf(w, k);
+  const auto block = [&](int64_t elems) {
+    e.mov(at.inner, at.w);
+    at.touch(0, layout.header_bytes());
+    reader.LoadZeros(at.inner);
+    e.add(at.w, layout.header_bytes());
+    ReadUnits(elems, reader, at, units, sink, e);
+    end();
+    e.mov(at.w, layout.block_bytes(elems));
+    e.add(at.w, at.inner);
+  };
+  const int64_t whole = k / layout.depth;
+  if (whole > 0) {
+    Xbyak::Label next;
+    e.mov(blocks, whole);
+    e.L(next);
+    block(layout.depth);
+    e.dec(blocks);
+    e.jnz(next);
+  }
+  if (k % layout.depth != 0) block(k % layout.depth);
+}
+
 }  // namespace xjit

@@ -6,7 +6,7 @@
 //
 //   const auto reader = MakePairReader(desc.w, plan.vbmi, e, regs);
 //   reader->Constants();                        // once, before the loops
-//   for each scale block:                       // emitted by the caller, header = w
+//   for each scale block:                       // emitted by the caller, header = w; or ReadBlocks
 //     reader->LoadZeros(header);                // i4; nothing for the others
 //     w = header + blocks.header_bytes();
 //     elems / unit() times: reader->Unit(at, sink); then reader->Tail(elems % unit(), at, sink) if that is not 0
@@ -57,5 +57,11 @@ int PairVectors(const Encoding& w, bool vbmi);
 // `vbmi`: TargetInfo::vbmi. The reader keeps registers of `regs` (32 of them) from its making to its end; it also uses
 // k6. `e` and `regs` outlive it. Needs AVX-512 BW.
 std::unique_ptr<PairReader> MakePairReader(const Encoding& w, bool vbmi, Emitter& e, Regs& regs);
+
+// Emits the walk over all scale blocks of a panel of depth k, from at.w (which ends at the next panel); at.inner points
+// to the header of the block. `end` is called while emitting, with the code that follows a block's units (twice if the
+// last block is shorter); it may overwrite neither `units`, `blocks` nor what `at` names.
+void ReadBlocks(const Encoding& w, int64_t k, PairReader& reader, const WeightCursor& at, const Xbyak::Reg64& units,
+                const Xbyak::Reg64& blocks, const PairSink& sink, const std::function<void()>& end, Emitter& e);
 
 }  // namespace xjit
