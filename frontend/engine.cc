@@ -177,7 +177,6 @@ absl::StatusOr<std::unique_ptr<Module>> Engine::Planned(int64_t rows, int64_t lo
   context->kv_dtype = kv_dtype_;
   context->rows = rows;
   context->logit_rows = logit_rows;
-  context->runnable = true;
   XJIT_RETURN_IF_ERROR(RunPipeline(*planned, PassStage::kFused, PassStage::kPlanned, *context));
   return planned;
 }
