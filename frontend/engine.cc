@@ -135,9 +135,11 @@ absl::Status Engine::InitJit() {
   XJIT_RETURN_IF_ERROR(RunPipeline(*fused_, PassStage::kGraph, PassStage::kFused, passes));
   fuse_notes_ = std::move(passes.notes);
   // What has no kernel is said before weights are packed.
-  PassContext first;
-  XJIT_ASSIGN_OR_RETURN(const auto planned, Planned(1, 1, &first));
-  XJIT_RETURN_IF_ERROR(Prefix(CheckLowerable(*planned), spec().arch));
+  for (const int64_t rows : {int64_t{1}, max_step_rows()}) {
+    PassContext trial;
+    XJIT_ASSIGN_OR_RETURN(const auto planned, Planned(rows, 1, &trial));
+    XJIT_RETURN_IF_ERROR(Prefix(CheckLowerable(*planned), spec().arch));
+  }
   KernelLibraryOptions library;
   library.verify = options_.verify_kernels;
   kernels_ = std::make_unique<KernelLibrary>(target_, library);

@@ -137,6 +137,12 @@ absl::Status CheckLowerable(const Module& planned) {
   for (const auto& f : planned.functions) {
     for (const auto& op : f->ops) {
       XJIT_RETURN_IF_ERROR(Prefix(CheckLowerable(*op), fmt::format("@{}", f->name)));
+      // plan_blocking found none.
+      if (op->code == OpCode::kGemm && !op->Has("kernel")) {
+        return Prefix(NoKernel(*op, fmt::format("{} by @{} in {}", Name(op->operand(0)->type.elem), op->weight(1)->name,
+                                                ToString(op->weight(1)->type.encoding()))),
+                      fmt::format("@{}", f->name));
+      }
     }
   }
   return absl::OkStatus();
