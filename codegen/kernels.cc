@@ -25,6 +25,16 @@ absl::StatusOr<AttentionMergePlan> PlanAttentionMerge2(const AttentionDesc& desc
   return PlanAttentionMerge(desc, target);
 }
 
+// What was measured on the target goes before what a planner knows.
+template <typename Desc, typename Plan>
+absl::StatusOr<Plan> Tuned(const Desc&, const TargetInfo&, absl::StatusOr<Plan> plan) {
+  return plan;
+}
+absl::StatusOr<GemmPlan> Tuned(const GemmDesc& desc, const TargetInfo& target, absl::StatusOr<GemmPlan> plan) {
+  if (!plan.ok()) return plan;
+  return WithTuning(desc, target, *std::move(plan));
+}
+
 struct Tables {
   std::vector<TypedRow<GemmDesc>> Gemm;
   std::vector<TypedRow<AttentionDesc>> Attention;
@@ -36,11 +46,12 @@ struct Tables {
   std::vector<KernelRow> all;
 
   Tables() {
-#define XJIT_KERNEL(family, row, isa, plan_fn, emit_fn)                                                        \
-  family.push_back({#row, isa, [](const family##Desc& desc, const TargetInfo& t) { return plan_fn(desc, t); }, \
-                    [](const family##Desc& desc, const Family<family##Desc>::Plan& plan, Emitter& e) {         \
-                      return emit_fn(desc, plan, e);                                                           \
-                    }});                                                                                       \
+#define XJIT_KERNEL(family, row, isa, plan_fn, emit_fn)                                                             \
+  family.push_back({#row, isa,                                                                                      \
+                    [](const family##Desc& desc, const TargetInfo& t) { return Tuned(desc, t, plan_fn(desc, t)); }, \
+                    [](const family##Desc& desc, const Family<family##Desc>::Plan& plan, Emitter& e) {              \
+                      return emit_fn(desc, plan, e);                                                                \
+                    }});                                                                                            \
   all.push_back({Family<family##Desc>::kName, #row, isa});
 #include "codegen/kernels.inc"
 #undef XJIT_KERNEL

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "codegen/cpu.h"
+#include "frontend/tune_prefetch.h"
 #include "ir/ops.h"
 #include "ir/support/clock.h"
 #include "ir/text.h"
@@ -140,15 +141,16 @@ absl::Status Engine::InitJit() {
     XJIT_ASSIGN_OR_RETURN(const auto planned, Planned(rows, 1, &trial));
     XJIT_RETURN_IF_ERROR(Prefix(CheckLowerable(*planned), spec().arch));
   }
-  KernelLibraryOptions library;
-  library.verify = options_.verify_kernels;
-  kernels_ = std::make_unique<KernelLibrary>(target_, library);
   compile_ms_ += NowMs() - compile_start;
 
   HugeBuffer::Options huge;
   huge.huge = options_.hugepages;
   huge.lock = options_.mlock;
   XJIT_ASSIGN_OR_RETURN(weights_, WeightStore::Pack(*names_, *fused_, *pool_, huge));
+  XJIT_RETURN_IF_ERROR(Prefix(TunePrefetch(*fused_, *weights_, *pool_, &target_), "prefetch"));
+  KernelLibraryOptions library;
+  library.verify = options_.verify_kernels;
+  kernels_ = std::make_unique<KernelLibrary>(target_, library);
 
   KvConfig kv;
   kv.layers = spec().layers;

@@ -192,9 +192,9 @@ void UnpackInt4Block(const Encoding& encoding, int64_t k, const std::byte* packe
   out->scale[0] = out->scale[1] = ScaleAt(blocks, header, c);
   if (blocks.zero_bytes == 0) {
     pack_internal::Subtract(8, out->q);
-    out->add = 0;
+    out->add[0] = out->add[1] = 0;
   } else {
-    out->add = -(out->scale[0] * static_cast<float>(Byte(header + blocks.scale_bytes + c)));
+    out->add[0] = out->add[1] = -(out->scale[0] * static_cast<float>(Byte(header + blocks.scale_bytes + c)));
   }
 }
 

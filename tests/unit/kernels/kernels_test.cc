@@ -252,7 +252,8 @@ int VerifyRows(const Desc& desc) {
 TEST(Verify, EveryGemmRow) {
   const Epilogue epilogues[] = {{}, {.bias = true, .residual = true}, {.silu_mul = true}};
   for (DType w : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                  DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+                  DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL,
+                  DType::kIQ4_XS, DType::kMxfp4}) {
     for (int rows : {0, 1, 3}) {
       for (const Epilogue& epilogue : epilogues) {
         EXPECT_GT(VerifyRows(Gemm(w, Isa::kAvx2, rows, epilogue)), 0) << Name(w);
