@@ -48,6 +48,8 @@ struct Candidate {
 // bf16, f8e4m3 and other i8 from avx512_bf16 on. Else
 // f32.
 DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_rows);
+// Whether so many rows of that type come to a matrix product in strips (GemmDesc::strips).
+bool StripsFor(DType activation, bool many_rows);
 
 struct KernelLibraryOptions {
   // Runs each kernel, when it is first asked for, on random data against its scalar reference (`--verify-kernels`);
