@@ -136,9 +136,11 @@ absl::Status Engine::InitJit() {
   XJIT_RETURN_IF_ERROR(RunPipeline(*fused_, PassStage::kGraph, PassStage::kFused, passes));
   fuse_notes_ = std::move(passes.notes);
   // What has no kernel is said before weights are packed.
-  PassContext first;
-  XJIT_ASSIGN_OR_RETURN(const auto planned, Planned(1, 1, &first));
-  XJIT_RETURN_IF_ERROR(Prefix(CheckLowerable(*planned), spec().arch));
+  for (const int64_t rows : {int64_t{1}, max_step_rows()}) {
+    PassContext trial;
+    XJIT_ASSIGN_OR_RETURN(const auto planned, Planned(rows, 1, &trial));
+    XJIT_RETURN_IF_ERROR(Prefix(CheckLowerable(*planned), spec().arch));
+  }
   compile_ms_ += NowMs() - compile_start;
 
   HugeBuffer::Options huge;
@@ -179,7 +181,6 @@ absl::StatusOr<std::unique_ptr<Module>> Engine::Planned(int64_t rows, int64_t lo
   context->kv_dtype = kv_dtype_;
   context->rows = rows;
   context->logit_rows = logit_rows;
-  context->runnable = true;
   XJIT_RETURN_IF_ERROR(RunPipeline(*planned, PassStage::kFused, PassStage::kPlanned, *context));
   return planned;
 }
@@ -350,6 +351,8 @@ std::string Engine::mode() const {
       for (const bool many : {false, true}) acts.insert(ActivationFor(op->weight(1)->type.encoding(), target_, many));
     }
   }
+  // A rounding that falls the other way where a whole row shares a scale outweighs what bf16 does.
+  if (acts.contains(DType::kI8Act)) return "int8";
   std::string mode = acts.contains(DType::kQ8Act) ? "q8act" : "";
   if (acts.contains(DType::kBF16) || kv_dtype_ == DType::kBF16) mode += mode.empty() ? "bf16" : "+bf16";
   return mode.empty() ? "fp32" : mode;

@@ -46,7 +46,7 @@ void AmxKernel::Unpack() {
 // GGUF's encodings: f32 values are rounded to bf16, two k's of a column into a dword.
 void AmxKernel::UnpackPlain(const Reg64& w, const Reg64& x, const EachPanel& each_panel) {
   const auto units = regs_.Gpr("units"), inner = regs_.Gpr("inner");
-  const auto reader = MakeWeightReader(desc_.w.type, e_, regs_, lanes_);
+  const auto reader = MakeWeightReader(desc_.w, plan_.vbmi, e_, regs_, lanes_);
   const auto even = regs_.Vecs("even", 2), interleave = regs_.Vecs("interleave");
   std::array<uint16_t, 32> order;
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint16_t>(i / 2 + i % 2 * 16);
