@@ -6,6 +6,7 @@
 #include "codegen/gemm/embed.h"
 #include "codegen/gemm/gemm_bf16.h"
 #include "codegen/gemm/gemm_fma.h"
+#include "codegen/gemm/gemm_int8.h"
 #include "codegen/kernel_rows.h"
 #include "codegen/rows/rows_kernels.h"
 #include "codegen/verify_kernels.h"

@@ -33,6 +33,8 @@ struct GemmPlan {
   // Activation dwords are broadcast once into a register and used for both column groups (true), or are an embedded
   // broadcast of every dot product (false).
   bool broadcast_a = false;
+  // ymm with vpdpbusd (AVX-VNNI).
+  bool vex_dot = false;
   // Bytes of GemmArgs::scratch of each thread.
   int64_t scratch_bytes = 0;
   // Estimated cycles of one core for one row times one column, whole k, weights in L2. Compared between kernels that
