@@ -62,6 +62,7 @@ struct BenchOpFlags {
   int threads = 0;  // 0: the default number
   int64_t copies = 0;
   int reps = 7;
+  std::string vs;  // "onednn": a peer to measure beside; empty: none
   bool json = false;
 
   void Register(CLI::App* app);
@@ -70,8 +71,11 @@ struct BenchOpFlags {
 
 // One kernel with its data, ready to run.
 struct OpRun {
-  // `calls` calls in a row on every thread of the pool, call i on copy i % copies.
-  std::function<void(int thread, int64_t calls)> run;
+  // `calls` calls in a row, on all threads of the pool, call i on copy i % copies.
+  std::function<void(int64_t calls)> run;
+  // The same work by another library, alternated with it; empty: none.
+  std::function<void(int64_t calls)> peer;
+  std::string peer_name;
   int64_t copies = 1;
   double flops = 0;  // of one call, all threads together
   double bytes = 0;  // of one call: what has to come from memory
@@ -108,6 +112,8 @@ class OpBench {
   absl::Status CheckMemory(std::string_view what, int64_t bytes) const;
   // A thread's scratch memory for a kernel, 64-byte aligned.
   absl::Status MakeScratch(int64_t bytes);
+  // The processing unit of each thread.
+  const std::vector<int>& cpus() const { return cpus_; }
   void* scratch(int thread) const { return scratch_[static_cast<size_t>(thread)].data(); }
 
   // Alternates runs of the kernel with a read of memory and with a loop of the kernel's product in registers, `reps`
@@ -115,11 +121,12 @@ class OpBench {
   absl::StatusOr<nlohmann::ordered_json> Measure(const OpRun& op);
 
  private:
-  OpBench(const BenchOpFlags& flags, TargetInfo target, std::unique_ptr<WorkerPool> pool)
-      : flags_(flags), library_(std::move(target)), pool_(std::move(pool)) {}
+  OpBench(const BenchOpFlags& flags, TargetInfo target, std::vector<int> cpus, std::unique_ptr<WorkerPool> pool)
+      : flags_(flags), library_(std::move(target)), cpus_(std::move(cpus)), pool_(std::move(pool)) {}
 
   const BenchOpFlags flags_;
   KernelLibrary library_;
+  std::vector<int> cpus_;
   std::unique_ptr<WorkerPool> pool_;
   std::vector<HugeBuffer> scratch_;
 };

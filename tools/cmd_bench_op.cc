@@ -32,6 +32,8 @@ void BenchOpFlags::Register(CLI::App* app) {
   app->add_option("--reps", reps, "repetitions; results are their medians")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  app->add_option("--vs", vs,
+                  "measure another library in turns: onednn (gemm; where it was found when xjit was built)");
   app->add_flag("--json", json, "as one JSON document");
 }
 
@@ -60,7 +62,7 @@ absl::StatusOr<std::unique_ptr<OpBench>> OpBench::Create(const BenchOpFlags& fla
   target.threads = choice.threads();
   target.cores = choice.usable;
   XJIT_ASSIGN_OR_RETURN(auto pool, WorkerPool::Create({.cpus = choice.cpus}));
-  return std::unique_ptr<OpBench>(new OpBench(flags, std::move(target), std::move(pool)));
+  return std::unique_ptr<OpBench>(new OpBench(flags, std::move(target), choice.cpus, std::move(pool)));
 }
 
 absl::StatusOr<int64_t> OpBench::Copies(int64_t bytes, bool from_memory, int64_t most) const {
@@ -119,7 +121,12 @@ absl::StatusOr<ordered_json> OpBench::Measure(const OpRun& op) {
   // up to a few microseconds. The first calls also warm up.
   constexpr double kLeastSeconds = 4e-3;
   int64_t calls = op.copies;
-  const auto run = [&] { return timed([&](int t) { op.run(t, calls); }); };
+  const auto timed_calls = [&](const std::function<void(int64_t)>& f) {
+    const double start = NowMs();
+    f(calls);
+    return (NowMs() - start) / 1e3;
+  };
+  const auto run = [&] { return timed_calls(op.run); };
   for (double seconds = run(); seconds < kLeastSeconds; seconds = run()) {
     calls = op.copies *
             std::max<int64_t>(2 * calls / op.copies, static_cast<int64_t>(static_cast<double>(calls / op.copies) *
@@ -127,12 +134,15 @@ absl::StatusOr<ordered_json> OpBench::Measure(const OpRun& op) {
   }
 
   read_gb_s();
-  std::vector<double> us, gflops, peak, ratio, gb_s, machine, bandwidth_ratio;
+  if (op.peer) timed_calls(op.peer);
+  std::vector<double> peer_us, vs_peer, us, gflops, peak, ratio, gb_s, machine, bandwidth_ratio;
   for (int r = 0; r < flags_.reps; ++r) {
     const double before = read_gb_s();
     const double seconds = run() / static_cast<double>(calls);
     machine.push_back((before + read_gb_s()) / 2);
     us.push_back(seconds * 1e6);
+    if (op.peer) peer_us.push_back(timed_calls(op.peer) / static_cast<double>(calls) * 1e6);
+    if (op.peer) vs_peer.push_back(peer_us.back() / us.back());
     gb_s.push_back(op.bytes / seconds / 1e9);
     bandwidth_ratio.push_back(gb_s.back() / machine.back());
     if (!op.has_peak) continue;
@@ -151,6 +161,12 @@ absl::StatusOr<ordered_json> OpBench::Measure(const OpRun& op) {
     out["peak_gflops"] = Median(peak);
     out["peak_of"] = fmt::format("{}, {}", xjit::Name(op.peak), xjit::Name(op.peak_isa));
     out["ratio"] = Median(ratio);
+  }
+  if (op.peer) {
+    out["peer"] = op.peer_name;
+    out["peer_us"] = Median(peer_us);
+    out["peer_gflops"] = op.flops / Median(peer_us) / 1e3;
+    out["vs_peer"] = Median(vs_peer);
   }
   out["gb_s"] = Median(gb_s);
   out["machine_read_gb_s"] = Median(machine);

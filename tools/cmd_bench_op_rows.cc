@@ -80,12 +80,14 @@ absl::Status BenchPrepare(const BenchOpFlags& flags, const PrepareShape& shape) 
   op.copies = copies;
   op.bytes = static_cast<double>(x_bytes + out_bytes);
   op.has_peak = false;
-  op.run = [&](int thread, int64_t calls) {
-    const int64_t m0 = shape.rows * thread / bench->threads(), m1 = shape.rows * (thread + 1) / bench->threads();
-    for (int64_t i = 0; i < calls && m0 < m1; ++i) {
-      const PrepareArgs a = args(i % copies);
-      kernel->fn(&a, 0, 1, m0, m1);
-    }
+  op.run = [&](int64_t calls) {
+    bench->pool().Run([&](int thread) {
+      const int64_t m0 = shape.rows * thread / bench->threads(), m1 = shape.rows * (thread + 1) / bench->threads();
+      for (int64_t i = 0; i < calls && m0 < m1; ++i) {
+        const PrepareArgs a = args(i % copies);
+        kernel->fn(&a, 0, 1, m0, m1);
+      }
+    });
   };
   XJIT_ASSIGN_OR_RETURN(const nlohmann::ordered_json measured, bench->Measure(op));
 
