@@ -48,6 +48,8 @@ struct Candidate {
 // bf16, f8e4m3 and other i8 from avx512_bf16 on. Else
 // f32.
 DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_rows);
+// Whether so many rows of that type come to a matrix product in strips (GemmDesc::strips).
+bool StripsFor(DType activation, bool many_rows);
 
 struct KernelLibraryOptions {
   // Runs each kernel, when it is first asked for, on random data against its scalar reference (`--verify-kernels`);
@@ -74,7 +76,7 @@ class KernelLibrary {
   absl::StatusOr<const Kernel*> Get(const PrepareDesc& desc, std::string_view row = {});
   absl::StatusOr<const Kernel*> Get(const EltwiseDesc& desc, std::string_view row = {});
   absl::StatusOr<const Kernel*> Get(const ConvertDesc& desc, std::string_view row = {});
-  // A kernel that is C++: "embed", "rope_table", "gather_rows".
+  // A kernel that is C++: "embed", "rope_table", "gather_rows", "route", "moe_sort", "grouped_up", "grouped_down".
   absl::StatusOr<const Kernel*> Fixed(std::string_view name);
 
   // Makes all code so far executable. More kernels may be asked for afterwards (and sealed again).

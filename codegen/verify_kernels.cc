@@ -279,6 +279,9 @@ absl::Status VerifyKernel(const RopeStoreDesc& desc, const Kernel& kernel) {
   Bytes q_in = input(desc.ldqin_bytes, desc.heads * dim), k_in = input(desc.ldkin_bytes, kv_width);
   Bytes v_in = input(desc.ldvin_bytes, kv_width), table(rows * desc.rope_dim * 4);
   noise.Fill(table.as<float>(), rows * desc.rope_dim);
+  Bytes q_gain(4 * dim), k_gain(4 * dim);
+  noise.Fill(q_gain.as<float>(), dim);
+  noise.Fill(k_gain.as<float>(), dim);
   Bytes q(q_bytes), q_want(q_bytes), kv(kv_bytes), kv_want(kv_bytes);
   RopeStoreArgs args{.q_in = q_in.as<float>(),
                      .k_in = k_in.as<float>(),
@@ -287,11 +290,36 @@ absl::Status VerifyKernel(const RopeStoreDesc& desc, const Kernel& kernel) {
                      .q = q_want.data(),
                      .kv = kv_want.data(),
                      .kv_head_bytes = data.kPages * KvPageBytes(desc.kv, dim),
-                     .step = &data.step};
+                     .step = &data.step,
+                     .q_gain = q_gain.as<float>(),
+                     .k_gain = k_gain.as<float>()};
   RopeStoreRef(desc, args, 0, 1, 0, rows);
   args.q = q.data();
   args.kv = kv.data();
   kernel.fn(&args, 0, 1, 0, rows);
+  if (desc.head_norm) {
+    // A normed value is at most sqrt(dim) times its gain; a rotated one is the sum of two.
+    const auto largest = [](Bytes& bytes, int64_t n) {
+      return std::fabs(*std::max_element(bytes.as<float>(), bytes.as<float>() + n,
+                                         [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+    };
+    const double gain = std::max(largest(q_gain, dim), largest(k_gain, dim));
+    const double error = 2 * ref::RmsNormBound(dim, 8) * std::sqrt(static_cast<double>(dim)) * gain *
+                         largest(table, rows * desc.rope_dim) * std::max(1.0f, desc.q_scale);
+    const auto near = [&](DType type, Bytes& got, Bytes& want, int64_t bytes) -> absl::Status {
+      const auto value = [type](Bytes& values, int64_t i) {
+        return type == DType::kBF16 ? Bf16ToF32(values.as<uint16_t>()[i]) : values.as<float>()[i];
+      };
+      for (int64_t i = 0; i < bytes / SizeOf(type); ++i) {
+        const double expected = value(want, i);
+        const double bound = error + (type == DType::kBF16 ? 0x1p-7 * std::fabs(expected) : 0);
+        if (!Within(value(got, i), expected, bound)) return Differs(kernel, 0, i, value(got, i), expected, bound);
+      }
+      return absl::OkStatus();
+    };
+    XJIT_RETURN_IF_ERROR(near(desc.q, q, q_want, q_bytes));
+    return near(desc.kv, kv, kv_want, kv_bytes);
+  }
   // The reference does the kernel's operations in their order.
   const auto same = [&](std::string_view what, Bytes& got, Bytes& want, int64_t bytes) -> absl::Status {
     for (int64_t i = 0; i < bytes; ++i) {

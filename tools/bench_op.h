@@ -48,6 +48,7 @@ struct PrepareShape {
   int64_t rows = 1, cols = 0;
   std::string out = "q8act";
   bool norm = false;
+  bool strips = false;
 
   void Register(CLI::App* app);
   absl::StatusOr<PrepareDesc> Desc() const;

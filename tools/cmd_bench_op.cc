@@ -22,7 +22,7 @@ int64_t MemorySize(const TargetInfo& target) { return std::max<int64_t>(int64_t{
 }  // namespace
 
 void BenchOpFlags::Register(CLI::App* app) {
-  app->add_option("--isa", isa, "at most these instructions: auto, avx2, avx512, avx512_vnni, avx512_bf16");
+  app->add_option("--isa", isa, "at most these instructions: auto, avx2, avx512, avx512_vnni, avx512_bf16, amx");
   app->add_option("--threads", threads, "worker threads (default: the physical cores this process may use)")
       ->check(CLI::Range(1, 4096));
   app->add_option(
@@ -38,7 +38,10 @@ void BenchOpFlags::Register(CLI::App* app) {
 }
 
 absl::StatusOr<Isa> BenchOpFlags::Level() const {
-  return ChooseIsa(isa.empty() ? std::nullopt : std::optional<std::string_view>(isa));
+  XJIT_ASSIGN_OR_RETURN(const IsaChoice choice,
+                        ChooseIsa(isa.empty() ? std::nullopt : std::optional<std::string_view>(isa)));
+  PrintIsaNotice(choice.notice);
+  return choice.isa;
 }
 
 void OpError::Add(double got, double want, double magnitude) {
@@ -54,8 +57,8 @@ absl::Status OpError::Check(std::string_view kernel) const {
 }
 
 absl::StatusOr<std::unique_ptr<OpBench>> OpBench::Create(const BenchOpFlags& flags) {
-  TargetInfo target = HostCpu();
-  XJIT_ASSIGN_OR_RETURN(target.isa, flags.Level());
+  XJIT_ASSIGN_OR_RETURN(const Isa isa, flags.Level());
+  TargetInfo target = HostCpu(isa);
   XJIT_ASSIGN_OR_RETURN(const ThreadChoice choice,
                         ChooseThreads(flags.threads > 0 ? std::optional<int>(flags.threads) : std::nullopt));
   if (!choice.warning.empty()) fmt::print(stderr, "xjit: {}\n", choice.warning);

@@ -146,10 +146,11 @@ void PrepareShape::Register(CLI::App* app) {
       ->check(CLI::Range(int64_t{1}, kMostRows))
       ->capture_default_str();
   app->add_option("--cols", cols, "values of a row")->check(CLI::Range(int64_t{1}, kMostDepth));
-  app->add_option("--out", out, "what they become: f32, bf16, q8act")
-      ->check(CLI::IsMember({"f32", "bf16", "q8act"}))
+  app->add_option("--out", out, "what they become: f32, bf16, q8act, i8act")
+      ->check(CLI::IsMember({"f32", "bf16", "q8act", "i8act"}))
       ->capture_default_str();
   app->add_flag("--norm", norm, "RMSNorm first");
+  app->add_flag("--strips", strips, "as strips, the form for many rows: bf16, i8act");
 }
 
 absl::StatusOr<PrepareDesc> PrepareShape::Desc() const {
@@ -164,7 +165,8 @@ absl::StatusOr<PrepareDesc> PrepareShape::Desc() const {
   desc.eps = norm ? 1e-5f : 0;
   desc.out = type;
   desc.ldx_bytes = RowStrideBytes(DType::kF32, cols);
-  desc.ldo_bytes = RowStrideBytes(type, cols);
+  desc.ldo_bytes = strips ? 0 : RowStrideBytes(type, cols);
+  desc.strips = strips;
   return desc;
 }
 

@@ -45,9 +45,20 @@ int64_t ActivationBytes(const GemmDesc& desc, int64_t rows) {
   return (desc.a == DType::kI8Act ? I8Layout{desc.k}.strips() : Bf16Strips(desc.k)).bytes(rows);
 }
 
+GemmPlan WithTuning(const GemmDesc& desc, const TargetInfo& target, GemmPlan plan) {
+  for (const PrefetchTuning& t : target.prefetch) {
+    if (desc.rows == 0 || t.w != desc.w.type || t.one_row != (desc.rows == 1)) continue;
+    plan.prefetch = t.hint;
+    plan.prefetch_distance = t.distance;
+    plan.prefetch_every = t.every;
+  }
+  return plan;
+}
+
 std::string ToString(const GemmPlan& plan) {
   std::string s = fmt::format("tile_rows {}, k_block {}", plan.tile_rows, plan.k_block);
   if (plan.m_block > 0) s += fmt::format(", m_block {}", plan.m_block);
+  if (plan.n_block > 0) s += fmt::format(", n_block {}", plan.n_block);
   if (plan.broadcast_a) s += ", broadcast_a";
   if (plan.vbmi) s += ", vbmi";
   if (plan.prefetch != PrefetchHint::kNone) {

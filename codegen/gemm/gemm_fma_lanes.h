@@ -79,6 +79,12 @@ class Lanes {
       e_.vmovaps((*this)(dst), (*this)(src));
     }
   }
+  // Every 16 bytes of dst = the table.
+  void Table(int dst, const int8_t table[16]) const {
+    std::array<int8_t, 64> bytes;
+    for (size_t b = 0; b < 64; ++b) bytes[b] = table[b % 16];
+    e_.vmovups((*this)(dst), wide_ ? e_.ConstZmm(bytes.data()) : e_.ConstYmm(bytes.data()));
+  }
   // Each dword of dst = byte i of that dword of src.
   void PickByte(int dst, int src, int i) const {
     std::array<uint8_t, 64> picks;  // an index within 16 bytes, or 0x80 for zero

@@ -45,6 +45,10 @@ double UnpackInstructions(const Encoding& w, const FloatOps& ops) {
     case DType::kQ5_1:
     case DType::kQ5_K:
     case DType::kQ6_K:
+    case DType::kQ3_K:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+    case DType::kMxfp4:
       return 4.5;
     default:
       return 3.5;

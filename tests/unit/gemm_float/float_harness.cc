@@ -53,12 +53,29 @@ std::vector<std::byte> RandomRow(DType type, int64_t k, std::mt19937& random) {
   for (auto& byte : row) byte = static_cast<std::byte>(random());
   const auto block = static_cast<size_t>(Info(type).block_bytes);
   for (size_t at = 0; at < row.size(); at += block) {
-    if (type == DType::kQ6_K) {
-      put16(at + 208, SmallF16(random));
-      continue;
+    switch (type) {
+      case DType::kQ6_K:
+        put16(at + 208, SmallF16(random));
+        break;
+      case DType::kQ2_K:
+        put16(at + 80, SmallF16(random));
+        put16(at + 82, SmallF16(random));
+        break;
+      case DType::kQ3_K:
+        put16(at + 108, SmallF16(random));
+        break;
+      case DType::kMxfp4:
+        row[at] = static_cast<std::byte>(118 + random() % 6);
+        break;
+      case DType::kQ4_1:
+      case DType::kQ5_1:
+      case DType::kQ4_K:
+      case DType::kQ5_K:
+        put16(at + 2, SmallF16(random));
+        [[fallthrough]];
+      default:
+        put16(at, SmallF16(random));
     }
-    put16(at, SmallF16(random));
-    if (type != DType::kQ8_0 && type != DType::kQ4_0 && type != DType::kQ5_0) put16(at + 2, SmallF16(random));
   }
   return row;
 }
@@ -98,8 +115,9 @@ Watch WatchedCall() {
 bool HostHas(const FloatRow& row) { return HostIsa() >= row.isa; }
 
 std::vector<DType> WeightEncodings() {
-  return {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
-          DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+  return {DType::kF32,  DType::kF16,    DType::kBF16,   DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
+          DType::kQ5_0, DType::kQ5_1,   DType::kQ4_K,   DType::kQ5_K, DType::kQ6_K, DType::kQ2_K,
+          DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMxfp4};
 }
 
 bool HostHasVbmi() { return (HostFeatures().leaf7_ecx >> 1 & 1) != 0; }
