@@ -150,7 +150,9 @@ DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_
   return bf16 && target.isa >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
 }
 
-bool StripsFor(DType activation, bool many_rows) { return many_rows && activation == DType::kI8Act; }
+bool StripsFor(DType activation, bool many_rows) {
+  return many_rows && (activation == DType::kBF16 || activation == DType::kI8Act);
+}
 
 KernelLibrary::KernelLibrary(TargetInfo target, KernelLibraryOptions options)
     : target_(std::move(target)), options_(options) {}
