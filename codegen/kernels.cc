@@ -9,6 +9,8 @@
 #include "codegen/gemm/gemm_bf16.h"
 #include "codegen/gemm/gemm_fma.h"
 #include "codegen/kernel_rows.h"
+#include "codegen/moe/grouped.h"
+#include "codegen/moe/moe_route.h"
 #include "codegen/rows/rows_kernels.h"
 #include "codegen/verify_kernels.h"
 #include "ir/support/clock.h"
@@ -223,8 +225,13 @@ absl::StatusOr<const Kernel*> KernelLibrary::Get(const ConvertDesc& desc, std::s
 }
 
 absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
-  static constexpr std::pair<std::string_view, KernelFn> kFixed[] = {
-      {"embed", &EmbedKernel}, {"rope_table", &RopeTableKernel}, {"gather_rows", &GatherRowsKernel}};
+  static constexpr std::pair<std::string_view, KernelFn> kFixed[] = {{"embed", &EmbedKernel},
+                                                                     {"rope_table", &RopeTableKernel},
+                                                                     {"gather_rows", &GatherRowsKernel},
+                                                                     {"route", &RouteKernel},
+                                                                     {"moe_sort", &MoeSortKernel},
+                                                                     {"grouped_up", &GroupedUpKernel},
+                                                                     {"grouped_down", &GroupedDownKernel}};
   for (const Kernel& kernel : kernels_) {
     if (kernel.code == nullptr && kernel.name == name) return &kernel;
   }
@@ -236,7 +243,8 @@ absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
     kernels_.push_back(std::move(kernel));
     return &kernels_.back();
   }
-  return InvalidArgument("no C++ kernel {}; known are embed, rope_table, gather_rows", name);
+  return InvalidArgument(
+      "no C++ kernel {}; known are embed, rope_table, gather_rows, route, moe_sort, grouped_up, grouped_down", name);
 }
 
 absl::Status KernelLibrary::Seal() { return arena_.Seal(); }

@@ -201,7 +201,7 @@ std::unique_ptr<WeightReader> MakeWeightReader(const Encoding& w, bool vbmi, Emi
     case DType::kQ2_K:
     case DType::kQ3_K:
     case DType::kIQ4_XS:
-      return MakeKQuantReader(encoding, e, regs, lanes);
+      return MakeKQuantReader(w.type, e, regs, lanes);
     case DType::kMxfp4:
       return std::make_unique<Mxfp4Reader>(e, regs, lanes);
     case DType::kIQ4_NL:

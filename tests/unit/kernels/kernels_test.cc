@@ -219,7 +219,8 @@ TEST(Library, FixedKernels) {
     EXPECT_EQ(*library.Fixed(name), *kernel);
   }
   EXPECT_EQ(library.Fixed("softmax").status().ToString(),
-            "INVALID_ARGUMENT: no C++ kernel softmax; known are embed, rope_table, gather_rows");
+            "INVALID_ARGUMENT: no C++ kernel softmax; known are embed, rope_table, gather_rows, route, "
+            "moe_sort, grouped_up, grouped_down");
 }
 
 TEST(Library, RowsAreListedOnce) {
