@@ -155,7 +155,7 @@ DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_
 }
 
 bool StripsFor(DType activation, bool many_rows) {
-  return many_rows && (activation == DType::kI8Act || activation == DType::kF16);
+  return many_rows && (activation == DType::kBF16 || activation == DType::kF16 || activation == DType::kI8Act);
 }
 
 KernelLibrary::KernelLibrary(TargetInfo target, KernelLibraryOptions options)
