@@ -206,7 +206,7 @@ class MoeBench {
     const int64_t ld = 4 * desc_.slots;
     for (int64_t i = 0; i < layers(); ++i) {
       Layer& layer = layers_[static_cast<size_t>(i)];
-      const bool replicated = plan_.replicates_route();
+      const bool replicated = ReplicatesRoute(desc_.rows, desc_.experts);
       Stage route{.label = "route", .kernel = stages_[0], .m_kind = GridM::kRows, .barrier_after = !replicated};
       route.mode = replicated ? StageMode::kReplicated : StageMode::kShared;
       if (!replicated) route.m_chunk = 1;

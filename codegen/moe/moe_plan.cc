@@ -90,7 +90,7 @@ int64_t MoePlan::down_scratch_bytes() const {
   return AlignUp(tile_stride * std::max<int64_t>(few_rows, std::min(unit_rows, desc.rows)), 64) + down.kernel_scratch;
 }
 
-bool MoePlan::replicates_route() const { return desc.rows * desc.experts <= kReplicatedScores; }
+bool ReplicatesRoute(int64_t rows, int64_t experts) { return rows * experts <= kReplicatedScores; }
 
 std::string MoeName(const MoeDesc& desc) {
   return fmt::format("moe.{}_{}.e{}k{}n{}s{}", Name(desc.x), Name(desc.gate_up.type), desc.experts, desc.hidden,

@@ -58,11 +58,12 @@ struct MoePlan {
   // and up leave for down.
   int64_t table_bytes(int threads) const;
   int64_t work_bytes() const;
-  // Whether every thread also routes for itself, which saves a barrier.
-  bool replicates_route() const;
   // Tasks of gate and up.
   int64_t up_tasks() const { return sizes.units * up.chunks(); }
 };
+
+// Whether every thread of a step of at most `rows` tokens routes for itself, which saves a barrier.
+bool ReplicatesRoute(int64_t rows, int64_t experts);
 
 // Asks the library for the kernels, for `threads` threads. Fails as the library does where there is no kernel for many
 // rows; run lengths that have no kernel of their own are taken as many rows.
