@@ -12,6 +12,7 @@
 #include "ir/support/align.h"
 #include "runtime/executor.h"
 #include "tools/bench_op.h"
+#include "tools/median.h"
 
 namespace xjit::tools {
 namespace {
@@ -71,31 +72,37 @@ class MoeBench {
     return out->Check(plan_.down.kernels[1]->name);
   }
 
-  // How evenly threads are busy: the largest share of its time in which a thread waits for others behind gate and up
-  // and behind down, and how many tasks' time that is in the mean.
+  // How evenly threads are busy: the share of its time in which the thread that waits most does so behind gate and up
+  // and behind down, and how many tasks' time that is in the mean of these stages. Medians of a few steps.
   void Idle(nlohmann::ordered_json* json) {
     Profile profile(*program_);
-    for (int i = 0; i < kProfiledSteps; ++i) ExecuteProfiled(*program_, bench_.pool(), profile);
-    double most_share = 0, most_tasks = 0;
-    for (int t = 0; t < bench_.threads(); ++t) {
-      double wait = 0, all = 0, tasks = 0;
-      for (size_t s = 0; s < program_->stages().size(); ++s) {
-        const Kernel* kernel = program_->stages()[s].kernel;
-        if (kernel != stages_[2] && kernel != stages_[3]) continue;
-        const auto time = profile.Time(static_cast<int>(s), t);
-        double work = 0;
-        for (int other = 0; other < bench_.threads(); ++other) work += profile.Time(static_cast<int>(s), other).kernel;
-        const double count = kernel == stages_[2] ? touched_ * static_cast<double>(plan_.up.chunks())
-                                                  : static_cast<double>(plan_.down.chunks());
-        wait += time.barrier;
-        all += time.barrier + time.kernel + time.other;
-        tasks += time.barrier / kProfiledSteps / (work / kProfiledSteps / count);
+    std::vector<double> shares, waits;
+    for (int i = 0; i < kProfiledSteps; ++i) {
+      profile.Clear();
+      ExecuteProfiled(*program_, bench_.pool(), profile);
+      double most_share = 0, most_tasks = 0;
+      for (int t = 0; t < bench_.threads(); ++t) {
+        double wait = 0, all = 0, tasks = 0;
+        for (size_t s = 0; s < program_->stages().size(); ++s) {
+          const Kernel* kernel = program_->stages()[s].kernel;
+          if (kernel != stages_[2] && kernel != stages_[3]) continue;
+          const auto time = profile.Time(static_cast<int>(s), t);
+          double work = 0;
+          for (int o = 0; o < bench_.threads(); ++o) work += profile.Time(static_cast<int>(s), o).kernel;
+          const double count = kernel == stages_[2] ? touched_ * static_cast<double>(plan_.up.chunks())
+                                                    : static_cast<double>(plan_.down.chunks());
+          wait += time.barrier;
+          all += time.barrier + time.kernel + time.other;
+          tasks += time.barrier / work * count;
+        }
+        most_share = std::max(most_share, wait / all);
+        most_tasks = std::max(most_tasks, tasks / static_cast<double>(2 * layers()));
       }
-      most_share = std::max(most_share, wait / all);
-      most_tasks = std::max(most_tasks, tasks / static_cast<double>(2 * layers()));
+      shares.push_back(most_share);
+      waits.push_back(most_tasks);
     }
-    (*json)["idle_share"] = most_share;
-    (*json)["idle_tasks"] = most_tasks;
+    (*json)["idle_share"] = Median(shares);
+    (*json)["idle_tasks"] = Median(waits);
   }
 
   nlohmann::ordered_json Facts() const {

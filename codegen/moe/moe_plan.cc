@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kMostUnitRows = 256;
 // A task of gate and up is as SharePanels has it; one of down goes over all units, a range of the columns each, and is
 // cut until there are so many for each thread.
-constexpr int64_t kDownTasksPerThread = 16;
+constexpr int64_t kDownTasksPerThread = 32;
 
 // Scores that every thread computes for itself rather than wait at a barrier: an exponential in double takes about 10
 // ns, a barrier with its wait 0.2 to 1 us and uneven starts.
