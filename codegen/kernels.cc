@@ -8,6 +8,7 @@
 #include "codegen/gemm/gemm_amx.h"
 #include "codegen/gemm/gemm_bf16.h"
 #include "codegen/gemm/gemm_fma.h"
+#include "codegen/gemm/gemm_int8.h"
 #include "codegen/kernel_rows.h"
 #include "codegen/moe/grouped.h"
 #include "codegen/moe/moe_route.h"
