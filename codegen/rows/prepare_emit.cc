@@ -1,4 +1,7 @@
+#include <bit>
+
 #include "codegen/rows/prepare_emitter.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 
@@ -18,6 +21,8 @@ PrepareEmitter::PrepareEmitter(const PrepareDesc& desc, const PreparePlan& plan,
       out_(regs_.Gpr("out")),
       rows_(regs_.Gpr("rows")),
       index_(regs_.Gpr("index")),
+      strip_index_(regs_.Gpr("strip_index")),
+      strip_left_(regs_.Gpr("strip_left")),
       norm_(regs_.Vecs("norm", desc.norm ? 1 : 0)),
       q8_columns_(regs_.Gpr("columns")),
       q8_inverse_(regs_.Gpr("inverse")) {}
@@ -30,8 +35,7 @@ absl::Status PrepareEmitter::Emit() {
   e_.mov(out_, e_.ptr[e_.arg_args + offsetof(PrepareArgs, out)]);
   e_.imul(index_, e_.arg_m0, static_cast<int>(desc_.ldx_bytes));
   e_.add(x_, index_);
-  e_.imul(index_, e_.arg_m0, static_cast<int>(desc_.ldo_bytes));
-  e_.add(out_, index_);
+  FirstOutput();
   e_.mov(rows_, e_.arg_m1);
   regs_.FreeArguments();
   Xbyak::Label row, done;
@@ -46,12 +50,64 @@ absl::Status PrepareEmitter::Emit() {
   if (desc_.out == DType::kBF16) EmitBf16();
   if (q8) EmitQ8();
   e_.add(x_, static_cast<uint32_t>(desc_.ldx_bytes));
-  e_.add(out_, static_cast<uint32_t>(desc_.ldo_bytes));
+  NextOutput();
   e_.dec(rows_);
   e_.jnz(row);
   e_.L(done);
   e_.Epilogue();
   return regs_.status();
+}
+
+void PrepareEmitter::FirstOutput() {
+  if (!desc_.strips) {
+    e_.imul(index_, e_.arg_m0, static_cast<int>(desc_.ldo_bytes));
+    e_.add(out_, index_);
+    return;
+  }
+  e_.mov(index_, e_.arg_m0);
+  e_.shr(index_, std::countr_zero(static_cast<unsigned>(kStripRows)));
+  e_.imul(index_, index_, static_cast<int>(OutputStrips(desc_).strip_bytes()));
+  e_.add(out_, index_);
+  e_.mov(index_, e_.arg_m0);
+  e_.and_(index_, kStripRows - 1);
+  e_.mov((*strip_left_).cvt32(), kStripRows);
+  e_.sub(strip_left_, index_);
+  e_.imul(index_, index_, kStripChunk);
+  e_.add(out_, index_);
+}
+
+void PrepareEmitter::NextOutput() {
+  if (!desc_.strips) return e_.add(out_, static_cast<uint32_t>(desc_.ldo_bytes));
+  Xbyak::Label same;
+  e_.add(out_, kStripChunk);
+  e_.dec(strip_left_);
+  e_.jnz(same);
+  e_.add(out_, static_cast<uint32_t>(OutputStrips(desc_).strip_bytes() - kStripRows * kStripChunk));
+  e_.mov((*strip_left_).cvt32(), kStripRows);
+  e_.L(same);
+}
+
+void PrepareEmitter::SetStripIndex(const Xbyak::Reg64& index) {
+  if (!desc_.strips) return;
+  e_.mov(strip_index_, index);
+  e_.shl(strip_index_, std::countr_zero(static_cast<unsigned>(kStripRows)));
+}
+
+RegExp PrepareEmitter::OutputAt(const Xbyak::Reg64& index, int offset) const {
+  if (!desc_.strips) return *out_ + index + offset;
+  return *out_ + *strip_index_ + static_cast<size_t>(OutputStrips(desc_).offset(0, offset));
+}
+
+void PrepareEmitter::PadChunk(int64_t begin, int v) {
+  const int64_t end = AlignUp(begin, kStripChunk);
+  if (begin == end) return;
+  e_.vpxor(Xmm(v), Xmm(v), Xmm(v));
+  for (int64_t b = begin; b < end;) {
+    const bool half = b % 32 == 0;
+    const auto at = e_.ptr[*out_ + static_cast<size_t>(OutputStrips(desc_).offset(0, b))];
+    half ? e_.vmovdqu(at, Ymm(v)) : e_.vmovdqu(at, Xmm(v));
+    b += half ? 32 : 16;
+  }
 }
 
 void PrepareEmitter::EmitNormScale() {
@@ -86,6 +142,7 @@ void PrepareEmitter::LoadColumns(int v, const RegExp& index, int offset, bool ma
     vec.Load(g[0], *gain_ + index + offset, true);
     e_.vmulps(vec.V(v), vec.V(v), vec.V(norm_[0]));
     e_.vmulps(vec.V(v), vec.V(v), vec.V(g[0]));
+    vec.ZeroBeyond(v);  // 0 times a norm of infinity is no number
   } else if (desc_.norm) {
     e_.vmulps(vec.V(v), vec.V(norm_[0]), e_.ptr[*x_ + index + offset]);
     e_.vmulps(vec.V(v), vec.V(v), e_.ptr[*gain_ + index + offset]);
@@ -142,7 +199,8 @@ void PrepareEmitter::EmitBf16() {
   }
   vectors_->ForColumns(plan_.unroll, index_, [&](int u, int offset, bool masked) {
     const int v = t[u % plan_.unroll];
-    const RegExp at = *out_ + *index_ + offset / 2;
+    if (u == 0) SetStripIndex(index_);
+    const RegExp at = OutputAt(index_, offset / 2);
     LoadColumns(v, *index_ * 2, offset, masked);
     if (plan_.native_bf16) {
       e_.vcvtneps2bf16(Ymm(v), Zmm(v));
@@ -155,15 +213,17 @@ void PrepareEmitter::EmitBf16() {
         e_.vpermq(Ymm(v), Ymm(v), 0x08);
       }
     }
+    const bool partly = masked && !desc_.strips;  // a strip's chunk is filled up with zeros
     if (wide_) {
-      masked ? e_.vmovdqu32(e_.ptr[at] | e_.k2, Ymm(v)) : e_.vmovdqu(e_.ptr[at], Ymm(v));
-    } else if (masked) {
+      partly ? e_.vmovdqu32(e_.ptr[at] | e_.k2, Ymm(v)) : e_.vmovdqu(e_.ptr[at], Ymm(v));
+    } else if (partly) {
       e_.vmovdqa(Ymm(tmp[0]), DwordMask(e_, tail_dwords));
       e_.vpmaskmovd(e_.ptr[at], Xmm(tmp[0]), Xmm(v));
     } else {
       e_.vmovdqu(e_.ptr[at], Xmm(v));
     }
   });
+  if (desc_.strips) PadChunk(AlignUp(desc_.cols, plan_.columns.lanes) * 2, t[0]);
 }
 
 void PrepareEmitter::EmitQ8() {

@@ -32,6 +32,16 @@ class PrepareEmitter {
   static constexpr int kChunkGroups = 16;
   static constexpr int kGroupBytes = 8 * 4;  // of an array of one dword a block
 
+  // Strips: out_ is a row's place in its strip. First() puts it at row m0's, Next() at the row after.
+  void FirstOutput();
+  void NextOutput();
+  // Where byte `index` + `offset` of a bf16 or int8 row goes, of a loop whose steps are whole chunks: `index` counts
+  // bytes of the row. SetStripIndex comes once a step.
+  void SetStripIndex(const Xbyak::Reg64& index);
+  Xbyak::RegExp OutputAt(const Xbyak::Reg64& index, int offset) const;
+  // Zeros from byte `begin` of a strip's row (half a chunk or a quarter) to the end of the chunk; v is clobbered.
+  void PadChunk(int64_t begin, int v);
+
   // Vector v = the (normalised) columns at index * 2 + offset.
   void LoadColumns(int v, const Xbyak::RegExp& index, int offset, bool masked);
   // Rounds f32 vector v to bf16 in the low half of each dword of v; t is clobbered.
@@ -43,6 +53,7 @@ class PrepareEmitter {
   bool wide_;
   Regs regs_;
   Regs::Gpr64 x_, gain_, out_, rows_, index_;
+  Regs::Gpr64 strip_index_, strip_left_;  // with strips: place of a step's bytes; rows left of the strip
   RowVectors* vectors_ = nullptr;
   Regs::VecList norm_;
   // While quantising, index_ counts blocks in bytes of a dword array.

@@ -87,7 +87,7 @@ void QuantizeRowI8(const float* x, int64_t k, void* record) {
 
 namespace {
 
-// A prepared row to where the descriptor wants it.
+// A prepared row, without a record's padding, to where the descriptor wants it.
 void Put(const PrepareDesc& desc, const std::vector<std::byte>& row, int64_t m, std::byte* out) {
   if (!desc.strips) {
     std::memcpy(out + m * desc.ldo_bytes, row.data(), row.size());
@@ -134,9 +134,11 @@ void PrepareRef(const PrepareDesc& desc, const PrepareArgs& args, int64_t m0, in
     } else if (desc.out == DType::kI8Act) {
       out.resize(static_cast<size_t>(I8Layout{desc.cols}.row_bytes()));
       QuantizeRowI8(x, desc.cols, out.data());
+      if (!desc.strips) out.resize(static_cast<size_t>(I8Layout{desc.cols}.neg_sum_offset()) + 4);
     } else {
       out.resize(static_cast<size_t>(Q8Layout{desc.cols}.row_bytes()));
       QuantizeRow(x, desc.cols, out.data());
+      out.resize(static_cast<size_t>(Q8Layout{desc.cols}.neg_half_sum_offset() + 8 * Q8Layout{desc.cols}.blocks()));
     }
     Put(desc, out, m, static_cast<std::byte*>(args.out));
   }

@@ -133,6 +133,55 @@ TEST_P(Prepare, ConvertsWhatItNormalised) {
   }
 }
 
+// Rows of any part of a strip, and over its end; what belongs to other rows stays.
+TEST_P(Prepare, WritesStrips) {
+  constexpr int64_t kCount = 37;
+  const std::vector<float> x = RandomFloats(kCount * cols(), 3);
+  for (DType out : {DType::kBF16}) {
+    PrepareDesc desc = Describe(cols(), out, false);
+    desc.ldo_bytes = 0;
+    desc.strips = true;
+    const EmittedKernel kernel = EmitFor(desc, isa());
+    ASSERT_TRUE(kernel.ok());
+    const auto bytes = static_cast<size_t>(OutputStrips(desc).bytes(kCount));
+    for (const auto& [m0, m1] :
+         {std::pair<int64_t, int64_t>{0, kCount}, {3, 5}, {15, 17}, {16, 32}, {20, 37}, {9, 9}}) {
+      GuardedBuffer in(static_cast<size_t>((kCount - 1) * desc.ldx_bytes + cols() * 4), 0xff,
+                       GuardedBuffer::Edge::kEnd);
+      GuardedBuffer strips(bytes, kUntouched, GuardedBuffer::Edge::kEnd);
+      FillRows(in, x, kCount, cols(), desc.ldx_bytes);
+      const PrepareArgs args{.x = in.as<float>(), .out = strips.data()};
+      kernel.Run(&args, m0, m1);
+      std::vector<uint8_t> expected(bytes, kUntouched);
+      const PrepareArgs reference{.x = in.as<float>(), .out = expected.data()};
+      PrepareRef(desc, reference, m0, m1);
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), strips.data()))
+          << Name(out) << " rows " << m0 << " to " << m1;
+    }
+  }
+}
+
+// The zeros behind a row are zeros whatever its norm is.
+TEST_P(Prepare, PadsRowsThatAreNoNumbers) {
+  x_[0] = std::numeric_limits<float>::quiet_NaN();
+  x_[static_cast<size_t>(cols())] = std::numeric_limits<float>::infinity();
+  for (DType out : {DType::kBF16}) {
+    PrepareDesc desc = Describe(cols(), out, true);
+    desc.strips = true;
+    const StripLayout layout = OutputStrips(desc);
+    std::vector<uint8_t> strips(static_cast<size_t>(layout.bytes(kRows)), kUntouched);
+    const PrepareArgs args{.x = x_.data(), .gain = gain_.data(), .out = strips.data()};
+    desc.ldx_bytes = cols() * 4;
+    EmitFor(desc, isa()).Run(&args, 0, kRows);
+    const int64_t used = out == DType::kBF16 ? 2 * cols() : cols();
+    for (int64_t m = 0; m < kRows; ++m) {
+      for (int64_t b = used; b < layout.chunks() * kStripChunk; ++b) {
+        ASSERT_EQ(strips[static_cast<size_t>(layout.offset(m, b))], 0) << "row " << m << " byte " << b;
+      }
+    }
+  }
+}
+
 TEST_P(Prepare, Avx2RowHasNoAvx512) {
   if (isa() != Isa::kAvx2) return;
   for (DType out : {DType::kF32, DType::kBF16, DType::kQ8Act}) {
