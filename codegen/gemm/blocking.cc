@@ -27,6 +27,7 @@ GemmDesc DescOf(const BlockingShape& shape) {
   desc.a = shape.a;
   desc.w = shape.w;
   desc.rows = shape.m <= kMaxFewRows ? static_cast<int>(shape.m) : 0;
+  desc.strips = desc.rows == 0 && (shape.a == DType::kBF16 || shape.a == DType::kI8Act);
   desc.lda_bytes = shape.a == DType::kQ8Act ? Q8Layout{shape.k}.row_bytes() : 4 * shape.k;
   desc.ldc_bytes = 4 * desc.n;
   return desc;
@@ -53,12 +54,12 @@ Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, in
   b.tile_m = plan.tile_rows;
   b.tile_n = plan.tile_vectors;
   b.block_m = plan.m_block > 0 ? std::min(plan.m_block, rows) : rows;
-  b.block_n = kPanelColumns;
+  b.block_n = plan.panels * kPanelColumns;
   // Without scratch few rows stream the whole depth through registers. A plan counts depth in dwords of A: of bf16 two.
   const bool stream = few && plan.scratch_bytes == 0;
   b.block_k = stream ? desc.k : std::min(desc.k, plan.k_block * (desc.a == DType::kBF16 ? 2 : 1));
   // Scratch is the tile of sums and the unpacked weights.
-  b.unpack_once = !few && plan.scratch_bytes > plan.m_block * kPanelColumns * 4;
+  b.unpack_once = !few && plan.scratch_bytes > plan.panels * plan.m_block * kPanelColumns * 4;
   b.loop_order = few ? "n,k" : b.block_m < rows ? "n,m,k,m" : "n,k,m";
   SharePanelTasks(desc.panels(), PanelBytes(desc.w, desc.k), rows, experts, threads, &b);
   return b;
@@ -113,7 +114,9 @@ PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_
     const int64_t task_bytes = std::clamp(panels * panel_bytes / tasks, kMinTaskBytes, kMaxTaskBytes);
     share.panels = std::max<int64_t>(1, task_bytes / panel_bytes);
   } else {
-    // A panel's unpacking is shared by all rows, so rows are only cut when there are too few panels.
+    // Two panels side by side halve the reading of A. A panel's unpacking is shared by all rows, so rows are only cut
+    // when there are too few panels.
+    if (panels >= 2 * tasks) share.panels = 2;
     const int64_t cuts = CeilDiv(tasks, panels);
     if (cuts > 1) share.rows = std::max<int64_t>(32, CeilDiv(rows / cuts, 32) * 32);
   }

@@ -52,6 +52,7 @@ int64_t ActivationBytes(const GemmDesc& desc, int64_t rows) {
 
 std::string ToString(const GemmPlan& plan) {
   std::string s = fmt::format("tile_rows {}, k_block {}", plan.tile_rows, plan.k_block);
+  if (plan.panels > 1) s += fmt::format(", panels {}", plan.panels);
   if (plan.m_block > 0) s += fmt::format(", m_block {}", plan.m_block);
   if (plan.broadcast_a) s += ", broadcast_a";
   if (plan.prefetch != PrefetchHint::kNone) {

@@ -20,6 +20,8 @@ struct GemmPlan {
   int tile_rows = 0;
   // Vectors of columns of one register block.
   int tile_vectors = 2;
+  // Many rows: panels that rows go over side by side before the next rows do.
+  int panels = 1;
   // Depth that one unpacked panel block covers (many rows), or one pass of the loop over k (few rows).
   int64_t k_block = 0;
   // Rows that share one unpacked k block when k is blocked; 0: all rows of the call.
