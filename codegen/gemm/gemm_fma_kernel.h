@@ -38,10 +38,10 @@ inline int64_t Steps(const GemmDesc& desc, const FloatOps& ops) { return ops.dot
 inline constexpr int kTileVectors = 2;
 // Steps of a register block between two looks at its loop count: a chunk of a strip.
 inline constexpr int kTileSteps = 16;
-// The last kNextRows rows of a block prefetch the next packed bytes, a line each kNextEvery steps, which is as much as
-// they read. From the first row on, and so too early where rows are many, or twice as fast it is 1 to 3% slower (EPYC
-// 9005, bf16 1024x8192x3072 and 128x2048x7168; without any 2 and 15%).
-inline constexpr int kNextRows = 128, kNextEvery = 8;
+// The last kNextRows rows of a block prefetch the next packed bytes, every kNextEvery steps half a line, which is as
+// much as they read, or where there are fewer rows a line. From the first row on, and so too early where rows are many,
+// or twice as fast it is 1 to 3% slower (EPYC 9005, bf16 1024x8192x3072 and 128x2048x7168; without any 2 and 15%).
+inline constexpr int kNextRows = 128, kNextEvery = 4;
 
 // What no planner here takes: activations other than `a`, sizes that are no whole panel or block, rows that overlap.
 absl::Status CheckFloatDesc(const GemmDesc& desc, DType a);

@@ -434,7 +434,10 @@ void Panels::TileVectors(int rows, int first, const Rows& at) {
     const auto zero_step = regs.Gpr("zero_step");
     e.mov(count, At(kPanel));
     e.mov(next, At(kNext, count));
-    e.mov(next_step, 64);
+    e.mov(next_step, 32);
+    e.mov(zero_step, 64);
+    e.cmp(At(kRows), kNextRows);
+    e.cmovl(next_step, zero_step);
     e.xor_(zero_step, zero_step);
     e.cmp(next, At(kNextEnd, count));
     e.cmovge(next_step, zero_step);
