@@ -8,6 +8,7 @@
 #include "codegen/gemm/gemm_fma_kernel.h"
 #include "codegen/gemm/gemm_fma_weights.h"
 #include "codegen/gemm/pack.h"
+#include "codegen/gemm/pair_reader.h"
 #include "codegen/regs.h"
 #include "ir/support/act_layout.h"
 #include "ir/support/align.h"
@@ -26,15 +27,22 @@ struct Panels {
   Lanes lanes{e, ops.wide};
   Regs regs{lanes.registers()};
 
-  const int64_t steps = Steps(desc, ops);
+  const int64_t steps = Steps(desc, ops), block_steps = CeilDiv(plan.k_block, ops.dot ? 2 : 1);
+  const int64_t panels = std::max<int64_t>(1, plan.n_block);
   const int64_t panel_bytes = PanelBytes(desc.w, desc.k);
-  const bool unpack = ReadAs(desc, ops) != DType::kF32;
-  const int64_t blocks = CeilDiv(steps, plan.k_block);
-  const int64_t last_block = steps - (blocks - 1) * plan.k_block;
+  const bool pairs = ReadsPairs(desc, ops);
+  const bool unpack = pairs || ReadAs(desc, ops).type != DType::kF32;
+  const int64_t blocks = CeilDiv(steps, block_steps);
+  const int64_t last_block = steps - (blocks - 1) * block_steps;
+  // Steps at the end that are no whole chunk; of pairs the chunk is filled up with zeros.
+  const int rest = pairs ? 0 : static_cast<int>(last_block % kTileSteps);
   // Sums of one k block go to C from the tile's own rows of scratch, which stay in L1.
   const bool one_block = blocks == 1;
-  const int64_t sums_bytes = plan.m_block * kRowBytes;  // of a panel
-  const int64_t b_stride = unpack ? plan.k_block * kRowBytes : panel_bytes;
+  const PanelScratch scratch = PanelScratchOf(desc, ops, panels, plan.m_block, block_steps);
+  const int64_t b_stride = unpack ? scratch.block() : panel_bytes;
+  // Pairs: sums of a scale block are scaled and added to the sums in scratch, if there are several.
+  const ScaledBlocks scaled = pairs ? ScaledBlocksOf(desc.w, desc.k) : ScaledBlocks{};
+  const bool several = pairs && scaled.count(desc.k) > 1;
   // A: from row to row, from one chunk of kTileSteps dwords to the next.
   const int64_t a_row_bytes = desc.strips ? Bf16Strips(desc.k).strip_bytes() / kStripRows : desc.lda_bytes;
   const int a_row = static_cast<int>(desc.strips ? kStripChunk : desc.lda_bytes);
@@ -53,6 +61,8 @@ struct Panels {
     kBlocks,
     kChunks,
     kUnits,
+    kScales,
+    kScalesLeft,
     kBlockA,
     kGroupA,
     kGroupC,
@@ -82,12 +92,17 @@ struct Panels {
   absl::Status Emit();
   void RowBlock();
   void KBlock();
-  void Unpack(int panel);
+  void Unpack();
+  void UnpackPairs();
+  void CopyScales(const Xbyak::Reg64& header, const Xbyak::Reg64& scales);
   void FindNext(int panel, int64_t packed_block);
   void Groups();
   void RowsOf(const Rows& at, const Xbyak::Reg64& left);
   void Tile(int rows, const Rows& at);
   void TileVectors(int rows, int first, const Rows& at);
+  void TileScaled(int rows, const Rows& at);
+  void LoadNext(const Xbyak::Reg64& next, const Xbyak::Reg64& next_step);
+  void StoreNext(const Xbyak::Reg64& next, const Xbyak::Reg64& t);
   void TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, const Xbyak::Reg64& b, const Regs::VecList& acc,
                  const Xbyak::Reg64* next, const Xbyak::Reg64* next_step);
   void PrefetchC(int rows, const Rows& at);
@@ -98,7 +113,7 @@ struct Panels {
 };
 
 absl::Status Panels::Emit() {
-  if (plan.panels > kMostPanels) return Internal("{} panels side by side, at most {}", plan.panels, kMostPanels);
+  if (panels > kMostPanels) return Internal("{} panels side by side, at most {}", panels, kMostPanels);
   e.Prologue(kTable + kWeightTableBytes);
   e.mov(args, e.arg_args);
   e.mov(At(kN), e.arg_n0);
@@ -113,7 +128,7 @@ absl::Status Panels::Emit() {
     e.mov(count, At(kN1));
     e.sub(count, At(kN));
     e.jle(done);
-    e.mov(most, plan.panels);
+    e.mov(most, panels);
     e.cmp(count, most);
     e.cmovg(count, most);
     e.mov(At(kPanelCount), count);
@@ -142,7 +157,7 @@ absl::Status Panels::Emit() {
   }
   e.jmp(rows);
   e.L(next_panel);
-  e.add(At(kN), plan.panels);
+  e.add(At(kN), static_cast<int>(panels));
   e.jmp(panel);
   e.L(done);
   e.Epilogue();
@@ -157,7 +172,7 @@ void Panels::RowBlock() {
     e.mov(at, At(kN));
     e.imul(at, stride);
     e.add(at, Arg(offsetof(GemmArgs, w)));
-    for (int i = 0; i < plan.panels; ++i) {
+    for (int i = 0; i < panels; ++i) {
       e.mov(At(kW + i), at);
       e.add(at, stride);
     }
@@ -166,11 +181,16 @@ void Panels::RowBlock() {
     e.add(at, Arg(offsetof(GemmArgs, a)));
     e.mov(At(kBlockA), at);
   }
+  if (unpack && !pairs) {
+    WeightCursor start;
+    start.table = kTable;
+    MakeWeightReader(desc.w, plan.vbmi, e, regs, lanes)->Begin(start);
+  }
   e.mov(At(kBlocks), static_cast<int>(blocks));
   Xbyak::Label block;
   e.L(block);
   KBlock();
-  e.add(At(kBlockA), static_cast<int>(plan.k_block / kTileSteps * a_chunk));
+  e.add(At(kBlockA), static_cast<int>(block_steps / kTileSteps * a_chunk));
   e.dec(At(kBlocks));
   e.jnz(block);
 }
@@ -187,32 +207,35 @@ void Panels::KBlock() {
     }
     e.mov(At(slot), value);
   };
-  set(kChunks, plan.k_block / kTileSteps, last_block / kTileSteps);
-  const int64_t packed_block = unpack ? CeilDiv(panel_bytes, blocks) : plan.k_block * kRowBytes;
-  if (unpack) {
-    const int64_t unit = WeightUnit(desc.w.type);
-    set(kUnits, plan.k_block / unit, last_block / unit);
+  set(kChunks, block_steps / kTileSteps, pairs ? CeilDiv(last_block, kTileSteps) : last_block / kTileSteps);
+  const int64_t packed_block = unpack ? CeilDiv(panel_bytes, blocks) : block_steps * kRowBytes;
+  if (several) {
+    const int64_t last = desc.k - (blocks - 1) * plan.k_block;
+    set(kUnits, plan.k_block / scaled.depth, last / scaled.depth);
+    set(kScales, plan.k_block / scaled.depth, CeilDiv(last, scaled.depth));
+  } else if (unpack) {
+    const int64_t unit = pairs ? PairUnit(desc.w) : WeightUnit(desc.w);
+    set(kUnits, plan.k_block / unit, (desc.k - (blocks - 1) * plan.k_block) / unit);
   }
-  Xbyak::Label ready;
-  for (int i = 0; i < plan.panels; ++i) {
-    if (i > 0) {
-      e.cmp(At(kPanelCount), i);
-      e.jle(ready);
-    }
-    if (unpack) Unpack(i);
-    FindNext(i, packed_block);
+  if (pairs) {
+    UnpackPairs();
+  } else if (unpack) {
+    Unpack();
   }
-  e.L(ready);
+  if (PrefetchNext()) {
+    for (int i = 0; i < panels; ++i) FindNext(i, packed_block);
+  }
   Groups();
   if (!unpack && !one_block) {
-    for (int i = 0; i < plan.panels; ++i) e.add(At(kW + i), static_cast<int>(plan.k_block * kRowBytes));
+    for (int i = 0; i < panels; ++i) e.add(At(kW + i), static_cast<int>(block_steps * kRowBytes));
   }
 }
 
-// Unpacks the next k block of a panel to its place in scratch; kW is behind it afterwards.
-void Panels::Unpack(int panel) {
-  const auto w = regs.Gpr("w"), b = regs.Gpr("b"), units = regs.Gpr("units"), inner = regs.Gpr("inner");
-  const auto reader = MakeWeightReader(desc.w.type, e, regs, lanes);
+// Unpacks the next k block of each panel to its place in scratch; kW is behind it afterwards.
+void Panels::Unpack() {
+  const auto w = regs.Gpr("w"), b = regs.Gpr("b"), units = regs.Gpr("units"), inner = regs.Gpr("inner"),
+             panel = regs.Gpr("panel");
+  const auto reader = MakeWeightReader(desc.w, plan.vbmi, e, regs, lanes);
   WeightCursor at{*w, *b, kRowBytes, *inner, kTable};
   at.touch = [&](int offset, int bytes) { EmitPrefetch(plan, w, offset, bytes, e); };
   const WeightSink store = [&](int k, int first, std::span<const int> v) {
@@ -220,10 +243,14 @@ void Panels::Unpack(int panel) {
       e.vmovaps(e.ptr[*b + k * kRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
     }
   };
-  e.mov(w, At(kW + panel));
-  e.mov(b, Arg(offsetof(GemmArgs, scratch)));
-  Add(b, plan.panels * sums_bytes + panel * b_stride);
-  Xbyak::Label unit, units_done, done;
+  Xbyak::Label next, unit, units_done, done;
+  e.xor_(panel, panel);
+  e.L(next);
+  e.mov(w, At(kW, panel));
+  e.mov(b, b_stride);
+  e.imul(b, panel);
+  e.add(b, Arg(offsetof(GemmArgs, scratch)));
+  Add(b, panels * scratch.sums);
   e.mov(units, At(kUnits));
   e.test(units, units);
   e.jz(units_done);
@@ -238,12 +265,124 @@ void Panels::Unpack(int panel) {
     reader->Tail(tail, at, store);
     e.L(done);
   }
-  e.mov(At(kW + panel), w);
+  e.mov(At(kW, panel), w);
+  e.inc(panel);
+  e.cmp(panel, At(kPanelCount));
+  e.jl(next);
+}
+
+// The same for pairs of bf16 and their scales. Of a single scale block kUnits counts units, of several whole ones.
+void Panels::UnpackPairs() {
+  const auto w = regs.Gpr("w"), b = regs.Gpr("b"), units = regs.Gpr("units"), header = regs.Gpr("header"),
+             panel = regs.Gpr("panel"), scales = regs.Gpr("scales"), count = regs.Gpr("count");
+  const auto reader = MakePairReader(desc.w, plan.vbmi, e, regs);
+  reader->Constants();
+  WeightCursor at{*w, *b, kRowBytes / 2, *header, kTable};
+  const PairSink store = [&](int pair, int first, std::span<const int> v) {
+    for (size_t j = 0; j < v.size(); ++j) {
+      e.vmovaps(e.ptr[*b + pair * kRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
+    }
+  };
+  // Zeros behind the last k's up to a whole chunk.
+  const auto pad = [&](int64_t k) {
+    const auto odd = static_cast<int>(k % (2 * kTileSteps));
+    if (odd == 0) return;
+    const auto zero = regs.Vecs("zero");
+    lanes.Zero(zero[0]);
+    for (int pair = CeilDiv(odd, 2); pair < kTileSteps; ++pair) {
+      for (int v = 0; v < lanes.per_panel(); ++v) {
+        e.vmovaps(e.ptr[*b + pair * kRowBytes - odd * kRowBytes / 2 + v * lanes.bytes()], lanes(zero[0]));
+      }
+    }
+  };
+  Xbyak::Label next, unit, units_done, done, rest_done;
+  e.xor_(panel, panel);
+  e.L(next);
+  e.mov(w, At(kW, panel));
+  e.mov(b, b_stride);
+  e.imul(b, panel);
+  e.add(b, Arg(offsetof(GemmArgs, scratch)));
+  Add(b, panels * scratch.sums);
+  e.lea(scales, e.ptr[*b + static_cast<int>(scratch.weights)]);
+  if (several) {
+    const auto block = [&](int64_t elems) {
+      e.mov(header, w);
+      CopyScales(header, scales);
+      Add(scales, kRowBytes);
+      reader->LoadZeros(header);
+      Add(w, scaled.header_bytes());
+      ReadUnits(elems, *reader, at, units, store, e);
+      e.lea(w, e.ptr[*header + static_cast<int>(scaled.block_bytes(elems))]);
+    };
+    e.mov(count, At(kUnits));
+    e.test(count, count);
+    e.jz(units_done);
+    e.L(unit);
+    block(scaled.depth);
+    e.dec(count);
+    e.jnz(unit);
+    e.L(units_done);
+    if (const int64_t elems = desc.k % scaled.depth; elems != 0) {
+      e.cmp(At(kBlocks), 1);
+      e.jne(done);
+      block(elems);
+      pad(elems);
+      e.L(done);
+    }
+  } else {
+    e.mov(header, At(kN));
+    e.add(header, panel);
+    e.mov(count, panel_bytes);
+    e.imul(header, count);
+    e.add(header, Arg(offsetof(GemmArgs, w)));
+    Xbyak::Label begun;
+    if (!one_block) {
+      e.cmp(At(kBlocks), static_cast<int>(blocks));
+      e.jne(begun);
+    }
+    CopyScales(header, scales);
+    Add(w, scaled.header_bytes());
+    e.L(begun);
+    reader->LoadZeros(header);
+    e.mov(count, At(kUnits));
+    e.test(count, count);
+    e.jz(units_done);
+    e.L(unit);
+    reader->Unit(at, store);
+    e.dec(count);
+    e.jnz(unit);
+    e.L(units_done);
+    const int64_t last = desc.k - (blocks - 1) * plan.k_block;
+    if (last % (2 * kTileSteps) != 0) {
+      if (!one_block) {
+        e.cmp(At(kBlocks), 1);
+        e.jne(done);
+      }
+      if (const auto tail = static_cast<int>(last % reader->unit()); tail != 0) reader->Tail(tail, at, store);
+      pad(last);
+      e.L(done);
+    }
+  }
+  e.mov(At(kW, panel), w);
+  e.inc(panel);
+  e.cmp(panel, At(kPanelCount));
+  e.jl(next);
+}
+
+void Panels::CopyScales(const Xbyak::Reg64& header, const Xbyak::Reg64& scales) {
+  const auto scale = regs.Vecs("scale");
+  for (int v = 0; v < lanes.per_panel(); ++v) {
+    if (scaled.scale == DType::kF16) {
+      e.vcvtph2ps(lanes(scale[0]), e.ptr[header + v * lanes.bytes() / 2]);
+    } else {
+      e.vmovups(lanes(scale[0]), e.ptr[header + v * lanes.bytes()]);
+    }
+    e.vmovaps(e.ptr[scales + v * lanes.bytes()], lanes(scale[0]));
+  }
 }
 
 // Which packed bytes are prefetched while rows run: of the panel's next k block, or of the panels that come next.
 void Panels::FindNext(int panel, int64_t packed_block) {
-  if (!PrefetchNext()) return;
   const auto next = regs.Gpr("next"), end = regs.Gpr("end"), stride = regs.Gpr("stride");
   Xbyak::Label found, more_rows, other, none;
   if (!one_block) {
@@ -257,7 +396,7 @@ void Panels::FindNext(int panel, int64_t packed_block) {
   e.cmp(next, At(kM1));
   e.mov(next, At(kN));
   e.jl(more_rows);  // these panels once more
-  Add(next, plan.panels);
+  Add(next, panels);
   e.L(more_rows);
   Add(next, panel);
   e.cmp(next, static_cast<int>(desc.panels()));
@@ -311,7 +450,7 @@ void Panels::Groups() {
     const auto b = regs.Gpr("b"), sums = regs.Gpr("sums"), c = regs.Gpr("c");
     if (unpack) {
       e.mov(b, Arg(offsetof(GemmArgs, scratch)));
-      Add(b, plan.panels * sums_bytes);
+      Add(b, panels * scratch.sums);
     } else {
       e.mov(b, At(kW));
     }
@@ -326,10 +465,10 @@ void Panels::Groups() {
       e.mov(left, At(kGroupRows));
       RowsOf({a, b, sums_row, c_row}, left);
     }
-    if (plan.panels > 1) {
+    if (panels > 1) {
       const auto next = regs.Gpr("next");
       Add(b, b_stride);
-      if (!one_block) Add(sums, sums_bytes);
+      if (!one_block) Add(sums, scratch.sums);
       Add(c, PanelBytesOfC(desc));
       if (desc.epilogue.bias) e.add(At(kBias), kRowBytes);
       e.mov(next, At(kPanel));
@@ -385,7 +524,11 @@ void Panels::Tile(int rows, const Rows& at) {
     PrefetchC(rows, at);
     e.L(not_last);
   }
-  for (int first = 0; first < lanes.per_panel(); first += kTileVectors) TileVectors(rows, first, at);
+  if (several) {
+    TileScaled(rows, at);
+  } else {
+    for (int first = 0; first < lanes.per_panel(); first += kTileVectors) TileVectors(rows, first, at);
+  }
   if (!one_block) {
     e.cmp(At(kBlocks), 1);
     e.jne(unfinished);
@@ -430,25 +573,12 @@ void Panels::TileVectors(int rows, int first, const Rows& at) {
   }
   each([&](int, int, int reg) { lanes.Zero(reg); });
   e.L(ready);
-  if (PrefetchNext()) {
-    const auto zero_step = regs.Gpr("zero_step");
-    e.mov(count, At(kPanel));
-    e.mov(next, At(kNext, count));
-    e.mov(next_step, 32);
-    e.mov(zero_step, 64);
-    e.cmp(At(kRows), kNextRows);
-    e.cmovl(next_step, zero_step);
-    e.xor_(zero_step, zero_step);
-    e.cmp(next, At(kNextEnd, count));
-    e.cmovge(next_step, zero_step);
-    e.cmp(At(kLeft), kNextRows);
-    e.cmovg(next_step, zero_step);
-  }
+  if (PrefetchNext()) LoadNext(next, next_step);
   e.mov(a, at.a);
   e.mov(b, at.b);
   Xbyak::Label chunk, chunks_done, done;
   e.mov(count, At(kChunks));
-  if (std::min(plan.k_block, last_block) < kTileSteps) {
+  if (last_block < kTileSteps && !pairs) {
     e.test(count, count);
     e.jz(chunks_done);
   }
@@ -457,7 +587,7 @@ void Panels::TileVectors(int rows, int first, const Rows& at) {
   e.dec(count);
   e.jnz(chunk);
   e.L(chunks_done);
-  if (const int rest = static_cast<int>(last_block % kTileSteps); rest != 0) {
+  if (rest != 0) {
     if (!one_block) {
       e.cmp(At(kBlocks), 1);
       e.jne(done);
@@ -465,11 +595,87 @@ void Panels::TileVectors(int rows, int first, const Rows& at) {
     TileSteps(rows, first, rest, a, b, acc, nullptr, nullptr);
     e.L(done);
   }
-  if (PrefetchNext()) {
-    e.mov(count, At(kPanel));
-    e.mov(At(kNext, count), next);
-  }
+  if (PrefetchNext()) StoreNext(next, count);
   each([&](int row, int v, int reg) { e.vmovaps(sum(row, v), lanes(reg)); });
+}
+
+// All columns, a scale block after the other.
+void Panels::TileScaled(int rows, const Rows& at) {
+  const auto a = regs.Gpr("a"), b = regs.Gpr("b"), count = regs.Gpr("count"), next = regs.Gpr("next"),
+             next_step = regs.Gpr("next_step");
+  const auto acc = regs.Vecs("acc", rows * kTileVectors);
+  const auto sum = [&](int i) {
+    return e.ptr[at.sums + i / kTileVectors * kRowBytes + i % kTileVectors * lanes.bytes()];
+  };
+  const int sums = rows * kTileVectors;
+  Xbyak::Label begun, block, chunk;
+  if (!one_block) {
+    e.cmp(At(kBlocks), static_cast<int>(blocks));
+    e.jne(begun);
+  }
+  lanes.Zero(acc[0]);
+  for (int i = 0; i < sums; ++i) e.vmovaps(sum(i), lanes(acc[0]));
+  e.L(begun);
+  if (PrefetchNext()) LoadNext(next, next_step);
+  e.mov(a, at.a);
+  e.mov(b, at.b);
+  const auto scales = regs.Gpr("scales");
+  e.lea(scales, e.ptr[at.b + static_cast<int>(scratch.weights)]);
+  e.mov(count, At(kScales));
+  e.mov(At(kScalesLeft), count);
+  e.L(block);
+  for (int i = 0; i < sums; ++i) lanes.Zero(acc[i]);
+  const int chunks = static_cast<int>(scaled.depth / (2 * kTileSteps));
+  e.mov(count, chunks);
+  if (const int64_t elems = desc.k % scaled.depth; elems != 0) {
+    const int last = static_cast<int>(CeilDiv(elems, int64_t{2 * kTileSteps}));
+    Xbyak::Label whole;
+    e.cmp(At(kScalesLeft), 1);
+    e.jne(whole);
+    if (!one_block) {
+      e.cmp(At(kBlocks), 1);
+      e.jne(whole);
+    }
+    e.mov(count, last);
+    e.L(whole);
+  }
+  e.L(chunk);
+  TileSteps(rows, 0, kTileSteps, a, b, acc, PrefetchNext() ? &*next : nullptr, &*next_step);
+  e.dec(count);
+  e.jnz(chunk);
+  {
+    const auto scale = regs.Vecs("scale", kTileVectors);
+    for (int v = 0; v < kTileVectors; ++v) e.vmovaps(lanes(scale[v]), e.ptr[*scales + v * lanes.bytes()]);
+    for (int i = 0; i < sums; ++i) {
+      e.vfmadd213ps(lanes(acc[i]), lanes(scale[i % kTileVectors]), sum(i));
+      e.vmovaps(sum(i), lanes(acc[i]));
+    }
+  }
+  Add(scales, kRowBytes);
+  e.dec(At(kScalesLeft));
+  e.jnz(block);
+  if (PrefetchNext()) StoreNext(next, count);
+}
+
+// next = where the panel's prefetching has got to, next_step = how far it goes at a time: 0 at its end.
+void Panels::LoadNext(const Xbyak::Reg64& next, const Xbyak::Reg64& next_step) {
+  const auto t = regs.Gpr("t");
+  e.mov(next_step, 32);
+  e.mov(t, 64);
+  e.cmp(At(kRows), kNextRows);
+  e.cmovl(next_step, t);
+  e.mov(t, At(kPanel));
+  e.mov(next, At(kNext, t));
+  e.cmp(next, At(kNextEnd, t));
+  e.mov(t, 0);  // keeps the flags
+  e.cmovge(next_step, t);
+  e.cmp(At(kLeft), kNextRows);
+  e.cmovg(next_step, t);
+}
+
+void Panels::StoreNext(const Xbyak::Reg64& next, const Xbyak::Reg64& t) {
+  e.mov(t, At(kPanel));
+  e.mov(At(kNext, t), next);
 }
 
 void Panels::TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, const Xbyak::Reg64& b,
@@ -525,6 +731,9 @@ void Panels::Finish(int rows, const Rows& at) {
     for (int v = 0; v < lanes.per_panel(); ++v) {
       list.push_back(acc[v]);
       e.vmovaps(lanes(acc[v]), e.ptr[*sums + v * lanes.bytes()]);
+      if (pairs && !several) {
+        e.vmulps(lanes(acc[v]), lanes(acc[v]), e.ptr[at.b + static_cast<int>(scratch.weights) + v * lanes.bytes()]);
+      }
     }
     EmitRowEpilogue(desc, list, {*c, *residual, *bias}, 0, e, regs, lanes);
   }

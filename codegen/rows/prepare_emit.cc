@@ -18,11 +18,12 @@ PrepareEmitter::PrepareEmitter(const PrepareDesc& desc, const PreparePlan& plan,
       regs_(wide_ ? 32 : 16),
       x_(regs_.Gpr("x")),
       gain_(regs_.Gpr("gain")),
+      order_(regs_.Gpr("order")),
       out_(regs_.Gpr("out")),
       rows_(regs_.Gpr("rows")),
       index_(regs_.Gpr("index")),
-      strip_index_(regs_.Gpr("strip_index")),
       strip_left_(regs_.Gpr("strip_left")),
+      strip_index_(WithArguments().Gpr("strip_index")),
       norm_(regs_.Vecs("norm", desc.norm ? 1 : 0)),
       q8_columns_(regs_.Gpr("columns")),
       q8_inverse_(regs_.Gpr("inverse")) {}
@@ -32,12 +33,12 @@ absl::Status PrepareEmitter::Emit() {
   e_.Prologue(q8 ? kChunkGroups * kGroupBytes : 0);
   e_.mov(x_, e_.ptr[e_.arg_args + offsetof(PrepareArgs, x)]);
   if (desc_.norm) e_.mov(gain_, e_.ptr[e_.arg_args + offsetof(PrepareArgs, gain)]);
+  if (desc_.gather) e_.mov(order_, e_.ptr[e_.arg_args + offsetof(PrepareArgs, order)]);
   e_.mov(out_, e_.ptr[e_.arg_args + offsetof(PrepareArgs, out)]);
   e_.imul(index_, e_.arg_m0, static_cast<int>(desc_.ldx_bytes));
   e_.add(x_, index_);
   FirstOutput();
   e_.mov(rows_, e_.arg_m1);
-  regs_.FreeArguments();
   Xbyak::Label row, done;
   e_.sub(rows_, e_.arg_m0);
   e_.jle(done);
@@ -49,6 +50,7 @@ absl::Status PrepareEmitter::Emit() {
   if (desc_.out == DType::kF32) EmitF32();
   if (desc_.out == DType::kBF16) EmitBf16();
   if (q8) EmitQ8();
+  if (desc_.out == DType::kI8Act) EmitI8();
   e_.add(x_, static_cast<uint32_t>(desc_.ldx_bytes));
   NextOutput();
   e_.dec(rows_);
@@ -135,6 +137,7 @@ void PrepareEmitter::EmitNormScale() {
 
 void PrepareEmitter::LoadColumns(int v, const RegExp& index, int offset, bool masked) {
   const RowVectors& vec = *vectors_;
+  if (desc_.gather) return GatherColumns(v, index, offset, masked);
   if (masked) {
     vec.Load(v, *x_ + index + offset, true);
     if (!desc_.norm) return;
@@ -150,6 +153,40 @@ void PrepareEmitter::LoadColumns(int v, const RegExp& index, int offset, bool ma
     vec.Load(v, *x_ + index + offset, false);
   }
 }
+
+void PrepareEmitter::GatherColumns(int v, const RegExp& index, int offset, bool masked) {
+  const RowVectors& vec = *vectors_;
+  const auto place = regs_.Vecs("place"), g = regs_.Vecs("gathered gain", desc_.norm ? 1 : 0);
+  const auto mask = regs_.Vecs("mask", wide_ ? 0 : 1);
+  // A gather uses its mask up, and leaves the lanes of other bits as they are.
+  const auto gather = [&](int to, const Xbyak::Reg64& base) {
+    vec.Zero(to);
+    if (wide_) {
+      masked ? e_.kmovw(e_.k6, e_.k1) : e_.kxnorw(e_.k6, e_.k6, e_.k6);
+      e_.vgatherdps(Zmm(to) | e_.k6, e_.ptr[base + place.Z() * 4]);
+    } else {
+      masked ? vec.CopyMask(mask[0]) : e_.vpcmpeqd(mask.Y(), mask.Y(), mask.Y());
+      e_.vgatherdps(Ymm(to), e_.ptr[base + place.Y() * 4], mask.Y());
+    }
+  };
+  vec.Load(place[0], *order_ + index + offset, masked);
+  gather(v, x_);
+  if (!desc_.norm) return;
+  gather(g[0], gain_);
+  e_.vmulps(vec.V(v), vec.V(v), vec.V(norm_[0]));
+  e_.vmulps(vec.V(v), vec.V(v), vec.V(g[0]));
+  if (masked) vec.ZeroBeyond(v);
+}
+
+void PrepareEmitter::LoadMagnitudes(int v, const RegExp& index, int offset, bool masked, int magnitude) {
+  const bool plain = !masked && !desc_.norm && !desc_.gather;
+  const Xmm to = vectors_->V(v), bits = vectors_->V(magnitude);
+  if (plain) return e_.vandps(to, bits, e_.ptr[*x_ + index + offset]);
+  LoadColumns(v, index, offset, masked);
+  e_.vandps(to, to, bits);
+}
+
+void PrepareEmitter::Max(int to, int a, int b) { e_.vpmaxud(vectors_->V(to), vectors_->V(a), vectors_->V(b)); }
 
 void PrepareEmitter::EmitF32() {
   const auto t = regs_.Vecs("t", plan_.unroll);

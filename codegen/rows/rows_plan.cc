@@ -36,6 +36,8 @@ absl::StatusOr<int64_t> OutputRowBytes(const PrepareDesc& desc) {
         return InvalidArgument("q8act rows are whole blocks of {}, but cols = {}", kQ8Block, desc.cols);
       }
       return Q8Layout{desc.cols}.row_bytes();
+    case DType::kI8Act:
+      return I8Layout{desc.cols}.row_bytes();
     default:
       return InvalidArgument("no conversion from f32 to {}", Name(desc.out));
   }
@@ -62,10 +64,10 @@ absl::StatusOr<PreparePlan> PlanPrepare(const PrepareDesc& desc, int lanes) {
   }
   // Vector operations of a vector of columns at two a cycle: counted from the emitters.
   const double vectors = static_cast<double>(desc.cols) / lanes;
-  const double norm_ops = desc.norm ? 4 : 0, convert_ops = desc.out == DType::kQ8Act  ? 9
-                                                           : desc.out == DType::kBF16 ? 3
-                                                                                      : 2;
-  plan.cost = 40 + (desc.norm ? 60 : 0) + vectors * (norm_ops + convert_ops) / 2;
+  const bool twice = desc.out == DType::kQ8Act || desc.out == DType::kI8Act;  // loaded
+  const double norm_ops = desc.norm ? 4 : 0, gather_ops = desc.gather ? lanes * (desc.norm ? 2 : 1) : 0;
+  const double convert_ops = twice ? 9 : desc.out == DType::kBF16 ? 3 : 2;
+  plan.cost = 40 + (desc.norm ? 60 : 0) + vectors * (norm_ops + convert_ops + gather_ops * (twice ? 2 : 1)) / 2;
   return plan;
 }
 

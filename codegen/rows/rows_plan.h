@@ -27,7 +27,7 @@ struct PreparePlan {
   int64_t groups = 0;
   int tail_blocks = 0;
   bool native_bf16 = false;  // vcvtneps2bf16, else integer rounding
-  bool native_dot = false;   // vpdpbusd for sums of int8, else vpmaddubsw and vpmaddwd
+  bool native_dot = false;   // vpdpbusd for sums of int8 (zmm), else vpmaddubsw and vpmaddwd
   int64_t scratch_bytes = 0;
   double cost = 0;  // estimated cycles of a row that is in L1
   bool operator==(const PreparePlan&) const = default;

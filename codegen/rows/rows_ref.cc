@@ -22,7 +22,7 @@ const float* Row(const float* p, int64_t ld_bytes, int64_t m) {
 }
 
 int ToInt8(float scaled) {
-  if (std::isnan(scaled)) return -128;  // as the packed conversions give
+  if (!(std::fabs(scaled) < 0x1p31f)) return -128;  // no number, or no int32: as the packed conversions give
   return static_cast<int>(std::clamp(std::nearbyint(scaled), -128.0f, 127.0f));
 }
 
@@ -134,7 +134,7 @@ void PrepareRef(const PrepareDesc& desc, const PrepareArgs& args, int64_t m0, in
     } else if (desc.out == DType::kI8Act) {
       out.resize(static_cast<size_t>(I8Layout{desc.cols}.row_bytes()));
       QuantizeRowI8(x, desc.cols, out.data());
-      if (!desc.strips) out.resize(static_cast<size_t>(I8Layout{desc.cols}.neg_sum_offset()) + 4);
+      out.resize(static_cast<size_t>(I8Layout{desc.cols}.neg_sum_offset()) + 4);
     } else {
       out.resize(static_cast<size_t>(Q8Layout{desc.cols}.row_bytes()));
       QuantizeRow(x, desc.cols, out.data());

@@ -67,7 +67,7 @@ TEST_F(GemmBf16, BitsDependOnNothingButTheOperands) {
 
     Built blocked;
     ASSERT_TRUE(Build(kBf16Dot, p.Desc(0), &blocked, 64 << 10).ok());
-    EXPECT_EQ(blocked.plan.k_block, 64);
+    EXPECT_EQ(blocked.plan.k_block, 128);
     p.Poison();
     EXPECT_EQ(p.Call(blocked, 0, 3, 0, 27), "");
     EXPECT_EQ(FirstDifference(p.CopyC(), want, p.c_columns()), "") << "blocked k";

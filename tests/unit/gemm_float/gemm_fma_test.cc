@@ -90,7 +90,7 @@ TEST_P(GemmFma, BlockedDepthAndRowsKeepTheBits) {
   ExpectChain(p, 0, built, "small L2");
   GemmPlan plan = built.plan;
   plan.m_block = 14;
-  plan.scratch_bytes = plan.panels * (plan.m_block + plan.k_block) * 128;
+  plan.scratch_bytes = plan.n_block * (plan.m_block + plan.k_block) * 128;
   Built small;
   ASSERT_TRUE(BuildWith(row(), p.Desc(0), plan, &small).ok());
   ExpectChain(p, 0, small, "small m_block");
