@@ -127,11 +127,15 @@ const std::vector<AttrSpec>& PlanAttrs() {
       {"at_rest", std::nullopt, Attr(std::vector<int64_t>{})},
       // Every thread computes the result for itself, into its own arena.
       {"private", Attr(false), std::nullopt},
+      // Of a prepare op: rows lie in strips (support/act_layout.h), columns in the order of that act_order weight's
+      // groups.
+      {"strips", Attr(false), std::nullopt},
+      {"order_of", std::nullopt, Attr(std::string())},
       // The order in which the weight's bytes lie, and a page of the KV cache (plan_layout).
       {"layout", std::nullopt, Attr(std::string())},
       {"kv_layout", std::nullopt, Attr(std::string())},
-      // How a matrix product is cut up (codegen/gemm/blocking.h): kernel family; register or tile grid; rows, columns,
-      // depth of a cache block; threads over rows, columns, depth; columns a thread takes at a time; order of loops.
+      // How a matrix product is cut up (codegen/gemm/blocking.h): kernel; register or tile grid; rows, columns, depth of
+      // a cache block; threads over rows and columns; columns a thread takes at a time; order of loops.
       {"kernel", std::nullopt, Attr(std::string())},
       {"tile", std::nullopt, Attr(std::vector<int64_t>{})},
       {"block", std::nullopt, Attr(std::vector<int64_t>{})},

@@ -85,8 +85,7 @@ class Lowering {
     for (const Value* v = value; v != root; v = v->def->operand(0)) column += v->def->Int("from");
     Place place;
     place.stride = RowStrideBytes(root->type.elem, root->type.cols());
-    const bool logits = root->type.dims[0].symbol == 'L';
-    place.bytes = (logits ? logit_rows_ : rows_) * place.stride;
+    place.bytes = ArenaBytes(*root, rows_, logit_rows_);
     if (root->def == nullptr) {
       const auto arg = args_.find(root);
       if (arg == args_.end()) return Internal("lower: argument '%{}' has no place", root->name);
@@ -176,12 +175,14 @@ class Lowering {
 
   absl::Status LowerFunction(const Function& function, int64_t layer, std::map<const Value*, int64_t> args) {
     const int64_t outer_layer = std::exchange(layer_, layer);
+    const Function* outer_function = std::exchange(function_, &function);
     const auto outer_args = std::exchange(args_, std::move(args));
     for (const auto& op : function.ops) {
       XJIT_RETURN_IF_ERROR(AtOp(*op, LowerOp(*op)));
       XJIT_RETURN_IF_ERROR(AtOp(*op, span_status_));
     }
     layer_ = outer_layer;
+    function_ = outer_function;
     args_ = outer_args;
     return absl::OkStatus();
   }
@@ -276,7 +277,7 @@ class Lowering {
     XJIT_ASSIGN_OR_RETURN(const Place out, PlaceOf(op.result()));
     Access access;
     AddSpan(op.result(), &access.writes);
-    EmbedArgs args{view_,     packed, w.type.elem, w.type.cols(), reinterpret_cast<float*>(arena_ + out.offset),
+    EmbedArgs args{view_,     packed, w.type.encoding(), w.type.cols(), reinterpret_cast<float*>(arena_ + out.offset),
                    out.stride};
     AddStage(RowStage(Label(op), kernel, op.result(), false), access, [args](int) { return args; });
     return absl::OkStatus();
@@ -309,6 +310,13 @@ class Lowering {
 
   absl::Status AddPrepare(const Op& op, const PrepareDesc& desc, const Weight* gain_weight) {
     XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Get(desc));
+    const int32_t* order = nullptr;
+    if (desc.gather) {
+      const Weight* sorted = function_->FindWeight(op.Str("order_of"));
+      if (sorted == nullptr || sorted->type.cols() != desc.cols)
+        return InvalidArgument("prepare: there is no weight @{} of {} columns", op.Str("order_of"), desc.cols);
+      XJIT_ASSIGN_OR_RETURN(order, context_.weights->Order(layer_, *sorted));
+    }
     const float* gain = nullptr;
     if (gain_weight != nullptr) {
       XJIT_ASSIGN_OR_RETURN(gain, context_.weights->Vector(layer_, *gain_weight));
@@ -318,8 +326,8 @@ class Lowering {
     Access access;
     AddSpan(op.operand(0), &access.reads);
     AddSpan(op.result(), &access.writes);
-    AddStage(RowStage(Label(op), kernel, op.result(), out.own), access, [this, x, out, gain](int t) {
-      return PrepareArgs{reinterpret_cast<const float*>(At(x, t)), gain, At(out, t)};
+    AddStage(RowStage(Label(op), kernel, op.result(), out.own), access, [this, x, out, gain, order](int t) {
+      return PrepareArgs{reinterpret_cast<const float*>(At(x, t)), gain, At(out, t), order};
     });
     return absl::OkStatus();
   }
@@ -333,6 +341,8 @@ class Lowering {
                      out.elem,
                      RowStrideBytes(in.elem, ViewRoot(op.operand(0))->type.cols()),
                      RowStrideBytes(out.elem, out.cols())};
+    desc.strips = op.Bool("strips");
+    desc.gather = op.Has("order_of");
     const Weight* gain = nullptr;
     if (const ChainItem* norm = op.Item("prologue", "rms_norm")) {
       desc.norm = true;
@@ -388,6 +398,9 @@ class Lowering {
     desc.a = op.operand(0)->type.elem;
     desc.w = w.type.encoding();
     desc.rows = rows <= kMaxFewRows ? static_cast<int>(rows) : 0;
+    desc.strips = InStrips(*ViewRoot(op.operand(0)));
+    if (desc.strips && ViewRoot(op.operand(0)) != op.operand(0))
+      return Internal("lower: '%{}' shows columns of strips", op.operand(0)->name);
     desc.lda_bytes = a.stride;
     desc.ldc_bytes = c.stride;
     Access access;
@@ -450,6 +463,13 @@ class Lowering {
     desc.q = op.result()->type.elem;
     desc.kv = *ParseDType(op.Str("kv"));
     desc.q_scale = static_cast<float>(op.Float("scale") * std::numbers::log2e);
+    const float *q_gain = nullptr, *k_gain = nullptr;
+    if (op.operands.size() > 5) {
+      desc.head_norm = true;
+      desc.eps = static_cast<float>(op.Float("eps"));
+      XJIT_ASSIGN_OR_RETURN(q_gain, context_.weights->Vector(layer_, *op.weight(5)));
+      XJIT_ASSIGN_OR_RETURN(k_gain, context_.weights->Vector(layer_, *op.weight(6)));
+    }
     desc.ldqin_bytes = q.stride;
     desc.ldkin_bytes = k.stride;
     desc.ldvin_bytes = v.stride;
@@ -470,7 +490,9 @@ class Lowering {
                            At(out, t),
                            layer_kv,
                            head_bytes,
-                           step};
+                           step,
+                           q_gain,
+                           k_gain};
     });
     return absl::OkStatus();
   }
@@ -540,6 +562,7 @@ class Lowering {
   std::vector<std::byte*> own_, scratch_;
   int64_t scratch_bytes_ = 64;
   int64_t layer_ = -1;
+  const Function* function_ = nullptr;    // the one being lowered
   std::map<const Value*, int64_t> args_;  // arguments of the function being lowered -> arena offset
   std::vector<Stage> stages_;
   std::vector<std::function<void()>> pending_;

@@ -25,6 +25,8 @@ class PackedWeights {
   virtual absl::StatusOr<const std::byte*> Matrix(int64_t layer, const Weight& weight) const = 0;
   // f32, in packed column order and padded with zeros to whole panels.
   virtual absl::StatusOr<const float*> Vector(int64_t layer, const Weight& weight) const = 0;
+  // Of a matrix with act_order: int32 [k], the element of the depth that is packed in each place.
+  virtual absl::StatusOr<const int32_t*> Order(int64_t layer, const Weight& weight) const = 0;
 };
 
 // Memory that programs work in. What it gives stays valid as long as it lives; a step is over before the next begins,

@@ -54,6 +54,15 @@ struct PrepareShape {
   absl::StatusOr<PrepareDesc> Desc() const;
 };
 
+// Packed panels unpacked, in cache.
+struct ConvertShape {
+  int64_t n = 128, k = 1024;
+  std::string weights, to = "bf16";
+
+  void Register(CLI::App* app);
+  absl::StatusOr<ConvertDesc> Desc() const;
+};
+
 inline constexpr int64_t kMostCopies = int64_t{1} << 20;
 
 // Flags of every operation.
@@ -145,6 +154,7 @@ void PrintResult(const nlohmann::ordered_json& result, bool json);
 
 absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape);
 absl::Status BenchAttention(const BenchOpFlags& flags, const AttentionShape& shape);
+absl::Status BenchConvert(const BenchOpFlags& flags, const ConvertShape& shape);
 absl::Status BenchPrepare(const BenchOpFlags& flags, const PrepareShape& shape);
 
 }  // namespace xjit::tools

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr char kOperations[] = "gemm, attention, rows";
+constexpr char kOperations[] = "gemm, convert, attention, rows";
 
 // What a read has to pass over so that it comes from memory.
 int64_t MemorySize(const TargetInfo& target) { return std::max<int64_t>(int64_t{256} << 20, 4 * target.l3_bytes); }
@@ -22,7 +22,7 @@ int64_t MemorySize(const TargetInfo& target) { return std::max<int64_t>(int64_t{
 }  // namespace
 
 void BenchOpFlags::Register(CLI::App* app) {
-  app->add_option("--isa", isa, "at most these instructions: auto, avx2, avx512, avx512_vnni, avx512_bf16");
+  app->add_option("--isa", isa, "at most these instructions: auto, avx2, avx512, avx512_vnni, avx512_bf16, amx");
   app->add_option("--threads", threads, "worker threads (default: the physical cores this process may use)")
       ->check(CLI::Range(1, 4096));
   app->add_option(
@@ -38,7 +38,10 @@ void BenchOpFlags::Register(CLI::App* app) {
 }
 
 absl::StatusOr<Isa> BenchOpFlags::Level() const {
-  return ChooseIsa(isa.empty() ? std::nullopt : std::optional<std::string_view>(isa));
+  XJIT_ASSIGN_OR_RETURN(const IsaChoice choice,
+                        ChooseIsa(isa.empty() ? std::nullopt : std::optional<std::string_view>(isa)));
+  PrintIsaNotice(choice.notice);
+  return choice.isa;
 }
 
 void OpError::Add(double got, double want, double magnitude) {
@@ -54,8 +57,8 @@ absl::Status OpError::Check(std::string_view kernel) const {
 }
 
 absl::StatusOr<std::unique_ptr<OpBench>> OpBench::Create(const BenchOpFlags& flags) {
-  TargetInfo target = HostCpu();
-  XJIT_ASSIGN_OR_RETURN(target.isa, flags.Level());
+  XJIT_ASSIGN_OR_RETURN(const Isa isa, flags.Level());
+  TargetInfo target = HostCpu(isa);
   XJIT_ASSIGN_OR_RETURN(const ThreadChoice choice,
                         ChooseThreads(flags.threads > 0 ? std::optional<int>(flags.threads) : std::nullopt));
   if (!choice.warning.empty()) fmt::print(stderr, "xjit: {}\n", choice.warning);
@@ -165,7 +168,7 @@ absl::StatusOr<ordered_json> OpBench::Measure(const OpRun& op) {
   if (op.peer) {
     out["peer"] = op.peer_name;
     out["peer_us"] = Median(peer_us);
-    out["peer_gflops"] = op.flops / Median(peer_us) / 1e3;
+    if (op.has_peak) out["peer_gflops"] = op.flops / Median(peer_us) / 1e3;
     out["vs_peer"] = Median(vs_peer);
   }
   out["gb_s"] = Median(gb_s);
@@ -191,6 +194,7 @@ Command AddBenchOp(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("bench-op", "measure one kernel on random data");
   auto flags = std::make_shared<BenchOpFlags>();
   auto gemm = std::make_shared<GemmShape>();
+  auto convert = std::make_shared<ConvertShape>();
   auto attention = std::make_shared<AttentionShape>();
   auto rows = std::make_shared<PrepareShape>();
 
@@ -198,6 +202,10 @@ Command AddBenchOp(CLI::App& app) {
   gemm->Register(gemm_app);
   flags->Register(gemm_app);
   Example(gemm_app, "xjit bench-op gemm --m 1 --n 8960 --k 1536 --weights q4_k --threads 2");
+  CLI::App* convert_app = sub->add_subcommand("convert", "packed weights unpacked, in cache");
+  convert->Register(convert_app);
+  flags->Register(convert_app);
+  Example(convert_app, "xjit bench-op convert --weights fp8 --to bf16");
   CLI::App* attention_app = sub->add_subcommand("attention", "attention over a paged KV cache");
   attention->Register(attention_app);
   flags->Register(attention_app);
@@ -212,6 +220,7 @@ Command AddBenchOp(CLI::App& app) {
   Example(sub, "xjit bench-op gemm --m 1 --n 8960 --k 1536 --weights q4_k --threads 2");
   return {sub, [=]() -> absl::Status {
             if (gemm_app->parsed()) return BenchGemm(*flags, *gemm);
+            if (convert_app->parsed()) return BenchConvert(*flags, *convert);
             if (attention_app->parsed()) return BenchAttention(*flags, *attention);
             if (rows_app->parsed()) return BenchPrepare(*flags, *rows);
             const std::vector<std::string> words = sub->remaining();

@@ -75,6 +75,7 @@ absl::StatusOr<GemmDesc> GemmShape::Desc(const TargetInfo& target) const {
   }
   desc.w = *w;
   desc.rows = m <= kMaxFewRows ? static_cast<int>(m) : 0;
+  desc.strips = StripsFor(desc.a, desc.rows == 0);
   desc.lda_bytes = RowStrideBytes(desc.a, k);
   desc.ldc_bytes = RowStrideBytes(DType::kF32, desc.n / (epilogue.silu_mul ? 2 : 1));
   desc.epilogue = epilogue;
@@ -119,6 +120,26 @@ absl::StatusOr<AttentionDesc> AttentionShape::Desc(Isa isa) const {
   desc.ldq_bytes = RowStrideBytes(desc.q, width);
   desc.ldo_bytes = RowStrideBytes(DType::kF32, width);
   return desc;
+}
+
+void ConvertShape::Register(CLI::App* app) {
+  app->add_option("--n", n, "columns")->check(CLI::Range(int64_t{1}, kMostColumns))->capture_default_str();
+  app->add_option("--k", k, "depth, a multiple of the encoding's block")
+      ->check(CLI::Range(int64_t{1}, kMostDepth))
+      ->capture_default_str();
+  app->add_option("--weights", weights, WeightNames())->type_name("ENCODING");
+  app->add_option("--to", to, "bf16 (pairs, without their scale) or f32")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+}
+
+absl::StatusOr<ConvertDesc> ConvertShape::Desc() const {
+  if (weights.empty()) return InvalidArgument("convert: --weights is missing; known are {}", WeightNames());
+  const auto w = WeightNamed(weights);
+  if (!w.has_value() || !HasPanels(*w)) {
+    return InvalidArgument("convert: --weights {} is not known; known are {}", weights, WeightNames());
+  }
+  return ConvertDesc{.w = *w, .to = to == "f32" ? DType::kF32 : DType::kBF16, .k = k};
 }
 
 void PrepareShape::Register(CLI::App* app) {

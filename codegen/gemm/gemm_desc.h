@@ -58,6 +58,8 @@ struct GemmArgs {
 // Bytes of A with so many rows.
 int64_t ActivationBytes(const GemmDesc& desc, int64_t rows);
 
+// "q4_k", "i4_g128z": without what a file name or a symbol cannot hold.
+std::string EncodingName(const Encoding& w);
 // "gemm.avx512_vnni.q8act_q4_k_f32.m1n8960k1536.silu_mul"; `row` is the kernels.inc row's name.
 std::string GemmName(const GemmDesc& desc, const char* row);
 

@@ -18,7 +18,7 @@ class FewRows {
       : desc_(desc),
         plan_(plan),
         e_(e),
-        weights_(VnniWeightsOf(desc.w.type)),
+        weights_(VnniWeightsOf(desc.w, desc.k)),
         act_{desc.k},
         rows_(desc.rows),
         regs_(32),
@@ -34,7 +34,9 @@ class FewRows {
         c_(regs_.Gpr("c")),
         residual_(regs_.Gpr("residual")),
         bias_(regs_.Gpr("bias")),
-        panels_(regs_.Gpr("panels")) {}
+        panels_(regs_.Gpr("panels")),
+        header_(WithArguments().Gpr("header")),
+        left_(regs_.Gpr("left")) {}
 
   absl::Status Emit() {
     XJIT_RETURN_IF_ERROR(regs_.status());
@@ -44,6 +46,7 @@ class FewRows {
     for (size_t i = 0; i < sums_.size(); ++i) e_.vpxord(sums_.Z(i), sums_.Z(i), sums_.Z(i));
     e_.mov(q_, a_);
     e_.xor_((*block_).cvt32(), (*block_).cvt32());
+    if (weights_.far_header()) e_.xor_((*left_).cvt32(), (*left_).cvt32());
     e_.L(k_loop);
     Step();
     e_.cmp((*block_).cvt32(), static_cast<uint32_t>(desc_.k / 32));
@@ -57,6 +60,12 @@ class FewRows {
   }
 
  private:
+  // Registers from here on are used after the arguments.
+  Regs& WithArguments() {
+    regs_.FreeArguments();
+    return regs_;
+  }
+
   void Arguments(const Xbyak::Label& done) {
     e_.Prologue();
     const auto arg = [&](size_t offset) { return e_.qword[e_.arg_args + offset]; };
@@ -78,18 +87,20 @@ class FewRows {
   // plan.k_block of depth: both groups of each packed k block.
   void Step() {
     const int steps = static_cast<int>(plan_.k_block) / 32 / weights_.parts;
-    const int bytes = steps * weights_.step_bytes();
-    int prefetched = 0;
+    const int bytes = steps * weights_.step_bytes;
+    // What lies between the last step's end and this one's begin belongs to this one.
+    int prefetched = -weights_.far_header_bytes;
+    if (weights_.far_header()) unpack_.FarHeader(w_, header_, left_);
     for (int s = 0; s < steps; ++s) {
-      for (int group = 0; group < 2; ++group) {
-        const int offset = s * weights_.step_bytes() + group * weights_.group_bytes;
-        unpack_.Header(RegExp(w_) + offset);
-        for (int part = 0; part < weights_.parts; ++part) {
-          Prefetch(&prefetched, std::min(bytes, offset + weights_.part0 + part * weights_.part_bytes));
-          unpack_.Part(RegExp(w_) + offset, part, dots_.Z(0));
-          for (int row = 0; row < rows_; ++row) Row(group, row, s * weights_.parts + part);
-        }
-      }
+      const int offset = s * weights_.step_bytes;
+      const RegExp step = RegExp(w_) + offset, header = weights_.far_header() ? RegExp(header_) : step;
+      weights_.InOrder([&](int group, int part) {
+        if (part == 0) unpack_.Header(header, group);
+        const int data = offset + weights_.part0 + group * weights_.group_stride + part * weights_.part_bytes;
+        Prefetch(&prefetched, std::min(bytes, data));
+        unpack_.Part(header, step, group, part, dots_.Z(0));
+        for (int row = 0; row < rows_; ++row) Row(group, row, s * weights_.parts + part);
+      });
     }
     Prefetch(&prefetched, bytes);
     e_.add(w_, bytes);
@@ -135,6 +146,10 @@ class FewRows {
       e_.vcvtdq2ps(dot[1], dot[1]);
       e_.vmulps(dot[0], dot[0], unpack_.scale(0));
       e_.vfmadd231ps(dot[0], dot[1], unpack_.scale(1));
+      for (int half = 0; half < 2 && weights_.minimum; ++half) {  // of negative sums: the minima are subtracted
+        e_.vcvtdq2ps(dot[1], Activation(row, act_.neg_half_sum() + 4 * half, block, 8));
+        e_.vfmadd231ps(dot[0], dot[1], unpack_.minimum(half));
+      }
       e_.vfmadd231ps(sum, dot[0], sa);
       return;
     }
@@ -188,6 +203,7 @@ class FewRows {
   const int chains_;
   Regs::VecList dots_;
   Regs::Gpr64 w_, a_, q_, block_, c_, residual_, bias_, panels_;
+  Regs::Gpr64 header_, left_;  // with a far header
 };
 
 }  // namespace

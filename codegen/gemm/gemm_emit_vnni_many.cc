@@ -20,7 +20,7 @@ class ManyRows {
       : desc_(desc),
         plan_(plan),
         e_(e),
-        weights_(VnniWeightsOf(desc.w.type)),
+        weights_(VnniWeightsOf(desc.w, desc.k)),
         unpacked_bytes_(VnniUnpackedBytes(weights_)) {}
 
   absl::Status Emit() {
@@ -109,20 +109,23 @@ class ManyRows {
     unpack.Setup();
     e_.mov(s_, slot(kScratch));
     e_.mov((*block_).cvt32(), static_cast<uint32_t>(desc_.k / 32 / weights_.parts));
+    // Not in use while a panel is unpacked.
+    const Xbyak::Reg64 header = q_, left = a_;
+    if (weights_.far_header()) e_.xor_(left.cvt32(), left.cvt32());
     e_.L(loop);
-    for (int group = 0; group < 2; ++group) {
-      const RegExp from = RegExp(w_) + group * weights_.group_bytes;
-      unpack.Header(from);
-      for (int part = 0; part < weights_.parts; ++part) {
-        unpack.Part(from, part, temp.Z());
-        const RegExp to = RegExp(s_) + (part * unpacked_bytes_ + 64 * group);
-        e_.vmovaps(e_.ptr[to + kVnniScaleAt], unpack.scale());
-        if (weights_.halves()) e_.vmovaps(e_.ptr[to + kVnniSecondAt], unpack.scale(1));
-        if (weights_.minimum) e_.vmovaps(e_.ptr[to + kVnniSecondAt], unpack.minimum());
-        for (int g = 0; g < 8; ++g) e_.vmovdqa32(e_.ptr[to + 128 * g], unpack.weights(g));
+    if (weights_.far_header()) unpack.FarHeader(w_, header, left);
+    weights_.InOrder([&](int group, int part) {
+      const RegExp at = RegExp(weights_.far_header() ? header : *w_);
+      if (part == 0) unpack.Header(at, group);
+      unpack.Part(at, RegExp(w_), group, part, temp.Z());
+      const RegExp to = RegExp(s_) + (part * unpacked_bytes_ + 64 * group);
+      for (int half = 0; half < (weights_.halves() ? 2 : 1); ++half) {
+        e_.vmovaps(e_.ptr[to + kVnniScaleAt + 128 * half], unpack.scale(half));
+        if (weights_.minimum) e_.vmovaps(e_.ptr[to + VnniMinimumAt(weights_) + 128 * half], unpack.minimum(half));
       }
-    }
-    e_.add(w_, weights_.step_bytes());
+      for (int g = 0; g < 8; ++g) e_.vmovdqa32(e_.ptr[to + 128 * g], unpack.weights(g));
+    });
+    e_.add(w_, weights_.step_bytes);
     e_.add(s_, weights_.parts * unpacked_bytes_);
     e_.dec((*block_).cvt32());
     e_.jnz(loop, e_.T_NEAR);

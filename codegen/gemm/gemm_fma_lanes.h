@@ -34,6 +34,9 @@ class Lanes {
       e_.vpxord((*this)(dst), (*this)(dst), (*this)(dst));
     }
   }
+  // A constant of one vector, the first bytes of 64.
+  Xbyak::Address Const(const uint8_t* bytes) const { return wide_ ? e_.ConstZmm(bytes) : e_.ConstYmm(bytes); }
+  void Load(int dst, const uint8_t* bytes) const { e_.vmovaps((*this)(dst), Const(bytes)); }
   // dst = src & mask.
   void And(int dst, int src, int mask) const {
     if (wide_) {
@@ -75,6 +78,12 @@ class Lanes {
     } else if (dst != src) {
       e_.vmovaps((*this)(dst), (*this)(src));
     }
+  }
+  // Every 16 bytes of dst = the table.
+  void Table(int dst, const int8_t table[16]) const {
+    std::array<int8_t, 64> bytes;
+    for (size_t b = 0; b < 64; ++b) bytes[b] = table[b % 16];
+    e_.vmovups((*this)(dst), wide_ ? e_.ConstZmm(bytes.data()) : e_.ConstYmm(bytes.data()));
   }
   // Each dword of dst = byte i of that dword of src.
   void PickByte(int dst, int src, int i) const {

@@ -20,12 +20,12 @@ absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
     return FailedPrecondition("gemm avx512_vnni: the target has {} only", Name(target.isa));
   }
   if (desc.a != DType::kQ8Act) return Unimplemented("gemm avx512_vnni: activations are {}, not q8act", Name(desc.a));
-  if (!IsQuantized(desc.w.type) || !HasPanels(desc.w))
-    return Unimplemented("gemm avx512_vnni: weights are {}, not a block encoding", Name(desc.w.type));
+  if ((!IsQuantized(desc.w.type) && desc.w.type != DType::kI4) || !HasPanels(desc.w))
+    return Unimplemented("gemm avx512_vnni: weights are {}, not a block encoding", ToString(desc.w));
   if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
     return InvalidArgument("gemm: n = {} is not a positive multiple of {}", desc.n, kPanelColumns);
   }
-  const int block = Info(desc.w.type).block_elems;
+  const int block = desc.w.type == DType::kI4 ? kQ8Block : Info(desc.w.type).block_elems;
   if (desc.k <= 0 || desc.k % block != 0) {
     return InvalidArgument("gemm: k = {} is not a positive multiple of {}, the block of {}", desc.k, block,
                            Name(desc.w.type));
@@ -48,7 +48,10 @@ absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
 }
 
 // Vector multiplications for 16 columns, one row and 32 k (vpdpbusd, vmulps and fma share the multiply ports).
-int Multiplications(const VnniWeights& w) { return 8 + (w.minimum || w.halves() ? 3 : 2); }
+int Multiplications(const VnniWeights& w) {
+  if (w.minimum && w.halves()) return 8 + 5;
+  return 8 + (w.minimum || w.halves() ? 3 : 2);
+}
 
 // Measured with the weights in memory, alternated with an ascending reader, 1 and 2 threads (8192 x 3072, share of the
 // reader's speed). Cores with 48 KiB of L1 data: EPYC, Zen 5: every line into L1, 8 KiB ahead, is best for all
@@ -86,7 +89,7 @@ void BlockDepth(int64_t blocks, const VnniWeights& weights, const TargetInfo& ta
 
 absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& target) {
   XJIT_RETURN_IF_ERROR(Check(desc, target));
-  const VnniWeights weights = VnniWeightsOf(desc.w.type);
+  const VnniWeights weights = VnniWeightsOf(desc.w, desc.k);
   const int64_t blocks = desc.k / 32;
   const double cycles_a_row = static_cast<double>(blocks) * Multiplications(weights) / kGroupColumns;
   GemmPlan plan;
@@ -94,7 +97,7 @@ absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& ta
   if (desc.rows > 0) {
     plan.tile_rows = desc.rows;
     // A K-quant's block is a long loop body as it is; the small blocks are unrolled up to 128 k.
-    int steps = weights.parts > 1 || desc.rows > 2 ? 1 : 4;
+    int steps = desc.rows > 2 || weights.far_header() ? 1 : std::max(1, 4 / weights.parts);
     while (blocks / weights.parts % steps != 0) steps /= 2;
     plan.k_block = 32 * weights.parts * steps;
     ChoosePrefetch(desc, weights, target, &plan);

@@ -31,7 +31,7 @@ std::vector<ColumnBlock> Blocks(const GemmDesc& desc, const std::byte* w, int64_
 // Encodings of value = scale * q + add.
 bool HasMinimum(const Encoding& w) {
   return w.type == DType::kQ4_1 || w.type == DType::kQ5_1 || w.type == DType::kQ4_K || w.type == DType::kQ5_K ||
-         w.scales.zeros;
+         w.type == DType::kQ2_K || w.scales.zeros;
 }
 
 float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<ColumnBlock>& blocks) {
@@ -44,14 +44,18 @@ float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<Column
       dot[i / 16] += blocks[b].q[i] * At<int8_t>(row, block * kQ8Block + i);
     }
     const auto sa = At<float>(row + layout.scale_offset(), block);
-    if (desc.w.type == DType::kQ6_K) {
-      const float t =
+    if (HasHalfScales(desc.w.type)) {
+      float t =
           std::fma(static_cast<float>(dot[1]), blocks[b].scale[1], static_cast<float>(dot[0]) * blocks[b].scale[0]);
+      for (int half = 0; half < 2 && HasMinimum(desc.w); ++half) {
+        const auto neg_sum = At<int32_t>(row + layout.neg_half_sum_offset(), 2 * block + half);
+        t = std::fma(static_cast<float>(-neg_sum), blocks[b].add[half], t);
+      }
       acc = std::fma(t, sa, acc);
       continue;
     }
     acc = std::fma(static_cast<float>(dot[0] + dot[1]) * sa, blocks[b].scale[0], acc);
-    if (HasMinimum(desc.w)) acc = std::fma(At<float>(row + layout.scaled_sum_offset(), block), blocks[b].add, acc);
+    if (HasMinimum(desc.w)) acc = std::fma(At<float>(row + layout.scaled_sum_offset(), block), blocks[b].add[0], acc);
   }
   return acc;
 }

@@ -18,7 +18,9 @@ namespace xjit {
 // written:
 //   acc = fma(f32(i) * sa, scale, acc);  if the encoding has a minimum: acc = fma(ssum, add, acc)
 //   (i4 has one with zero points)
-//   q6_k, i0 and i1 the dot products of its halves:  acc = fma(fma(f32(i1), scale[1], f32(i0) * scale[0]), sa, acc)
+//   with HasHalfScales, i0 and i1 the dot products and h0 and h1 the sums of the activations of the halves:
+//   t = fma(f32(i1), scale[1], f32(i0) * scale[0]);  q2_k: t = fma(f32(h0), add[0], t), t = fma(f32(h1), add[1], t);
+//   acc = fma(t, sa, acc)
 // kI8Act: f32(i) * sa * scale, i the exact int32 dot product of all k, multiplied from left to right.
 //
 // Kernels with the same operations give the same bits up to the epilogue's SiLU.

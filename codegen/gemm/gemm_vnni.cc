@@ -3,29 +3,62 @@
 #include <array>
 
 #include "codegen/gemm/pack.h"
+#include "ir/support/ref/dequant.h"
 
 namespace xjit {
 
 using Xbyak::RegExp;
 using Xbyak::Zmm;
+using Scale = VnniWeights::Scale;
 
-VnniWeights VnniWeightsOf(DType encoding) {
-  using Scale = VnniWeights::Scale;
+namespace {
+
+VnniWeights Int4Weights(const Encoding& encoding, int64_t k) {
+  const ScaledBlocks blocks = ScaledBlocksOf(encoding, k);
   VnniWeights w;
-  w.parts = PackedBlockElems(encoding) / 32;
-  w.group_bytes = PackedGroupBytes(encoding);
-  switch (encoding) {
+  w.bits = 4;
+  w.scale = Scale::kOutside;
+  w.minimum = w.minimum_negative = blocks.zero_bytes > 0;
+  w.offset_log2 = w.minimum ? 0 : 3;
+  w.header_stride = 32;
+  w.group_stride = 256;
+  w.part_bytes = blocks.unit_bytes;
+  const int64_t units = blocks.depth / 32, rest = k % blocks.depth / 32;
+  if (units <= 8 && rest == 0) {
+    w.parts = static_cast<int>(units);
+    w.part0 = blocks.header_bytes();
+    w.step_bytes = static_cast<int>(blocks.block_bytes(blocks.depth));
+    return w;
+  }
+  w.parts = 4;
+  while (units % w.parts != 0 || rest % w.parts != 0) w.parts /= 2;
+  w.step_bytes = w.parts * blocks.unit_bytes;
+  w.far_header_bytes = blocks.header_bytes();
+  w.far_header_steps = static_cast<int>(units / w.parts);
+  return w;
+}
+
+}  // namespace
+
+VnniWeights VnniWeightsOf(const Encoding& encoding, int64_t k) {
+  if (encoding.type == DType::kI4) return Int4Weights(encoding, k);
+  VnniWeights w;
+  w.parts = PackedBlockElems(encoding.type) / 32;
+  w.header_stride = w.group_stride = PackedGroupBytes(encoding.type);
+  w.step_bytes = 2 * w.group_stride;
+  w.part0 = 32;
+  switch (encoding.type) {
     case DType::kQ8_0:
-      w.bits = 8, w.offset_log2 = 7, w.part0 = 32;
+      w.bits = 8, w.offset_log2 = 7;
       break;
     case DType::kQ4_0:
-      w.bits = 4, w.offset_log2 = 3, w.part0 = 32;
+      w.bits = 4, w.offset_log2 = 3;
       break;
     case DType::kQ4_1:
       w.bits = 4, w.minimum = true, w.part0 = 64;
       break;
     case DType::kQ5_0:
-      w.bits = 5, w.offset_log2 = 4, w.part0 = 32;
+      w.bits = 5, w.offset_log2 = 4;
       break;
     case DType::kQ5_1:
       w.bits = 5, w.minimum = true, w.part0 = 64;
@@ -39,6 +72,24 @@ VnniWeights VnniWeightsOf(DType encoding) {
     case DType::kQ6_K:
       w.bits = 6, w.offset_log2 = 5, w.scale = Scale::kByteOfHalf, w.part0 = 64, w.part_bytes = 416;
       break;
+    case DType::kQ2_K:
+      w.bits = 2, w.minimum = w.minimum_negative = true, w.scale = Scale::kNibbleOfHalf, w.part0 = 96,
+      w.part_bytes = 160;
+      break;
+    case DType::kQ3_K:
+      w.bits = 3, w.offset_log2 = 2, w.scale = Scale::kSixBitOfHalf, w.part0 = 224, w.part_bytes = 192;
+      break;
+    case DType::kIQ4_NL:
+      w.bits = 4, w.offset_log2 = 7, w.table = kIq4Values;
+      break;
+    case DType::kIQ4_XS:
+      w.bits = 4, w.offset_log2 = 7, w.table = kIq4Values, w.scale = Scale::kSplitSixBit, w.part0 = 128,
+      w.part_bytes = 256;
+      break;
+    case DType::kMxfp4:
+      w.bits = 4, w.offset_log2 = 4, w.table = kFp4Doubled, w.scale = Scale::kExponent, w.header_stride = 16,
+      w.group_stride = 256;
+      break;
     default:
       break;
   }
@@ -47,10 +98,26 @@ VnniWeights VnniWeightsOf(DType encoding) {
 
 namespace {
 
-// f16 factors in front of a K-quant's parts: d and dmin, or d.
-int SuperScales(const VnniWeights& weights) {
-  if (weights.scale == VnniWeights::Scale::kSixBit) return 2;
-  return weights.scale == VnniWeights::Scale::kByteOfHalf ? 1 : 0;
+// f16 factors in front of a K-quant's parts (d, or d and dmin) that stay in registers. Two scales and two minima leave
+// no room for them beside the sums of eight rows.
+int SuperScales(const VnniWeights& weights, bool keep) {
+  switch (weights.scale) {
+    case Scale::kSixBit:
+      return 2;
+    case Scale::kNibbleOfHalf:
+      return keep ? 2 : 0;
+    case Scale::kByteOfHalf:
+    case Scale::kSixBitOfHalf:
+    case Scale::kSplitSixBit:
+      return 1;
+    default:
+      return 0;
+  }
+}
+// Words of scales in front of a K-quant's parts.
+int ScaleWords(const VnniWeights& weights) {
+  if (weights.scale == Scale::kSplitSixBit) return 2;
+  return weights.scale == Scale::kSixBit || weights.scale == Scale::kSixBitOfHalf ? 3 : 0;
 }
 
 }  // namespace
@@ -60,62 +127,158 @@ VnniUnpacker::VnniUnpacker(const VnniWeights& weights, bool keep, Emitter& e, Re
       e_(e),
       w_(regs.Vecs("weights", 8)),
       scale_(regs.Vecs("scale", weights.halves() ? 2 : 1)),
-      minimum_(regs.Vecs("minimum", weights.minimum ? 1 : 0)),
-      super_(regs.Vecs("super", SuperScales(weights))),
+      minimum_(regs.Vecs("minimum", !weights.minimum   ? 0
+                                    : weights.halves() ? 2
+                                                       : 1)),
+      super_(regs.Vecs("super", SuperScales(weights, keep))),
       mask_(regs.Vecs("mask", weights.bits == 8 ? 0 : 1)),
-      words_(regs.Vecs("words", keep && weights.scale == VnniWeights::Scale::kSixBit ? 3 : 0)),
-      high_(regs.Vecs("high", keep && (weights.bits == 5 || weights.bits == 6) ? 1 : 0)) {}
+      table_(regs.Vecs("table", weights.table == nullptr ? 0 : 1)),
+      words_(regs.Vecs("words", keep ? ScaleWords(weights) : 0)),
+      high_(regs.Vecs("high", keep && weights.high_bits() > 0 ? 1 : 0)) {}
 
 Xbyak::Address VnniUnpacker::Dword(uint32_t bits) { return e_.ptr_b[e_.ConstLabel32(bits)]; }
 
 void VnniUnpacker::Setup() {
-  if (weights_.bits != 8) e_.vpbroadcastd(mask_.Z(), e_.ptr[e_.ConstLabel32(0x0f0f0f0f)]);
+  if (weights_.bits != 8)
+    e_.vpbroadcastd(mask_.Z(), e_.ptr[e_.ConstLabel32(weights_.bits < 4 ? 0x03030303 : 0x0f0f0f0f)]);
+  if (weights_.table == nullptr) return;
+  std::array<uint8_t, 64> bytes;
+  for (size_t i = 0; i < 64; ++i) bytes[i] = static_cast<uint8_t>(weights_.table[i % 16] + (1 << weights_.offset_log2));
+  e_.vmovdqu32(table_.Z(), e_.ConstZmm(bytes.data()));
 }
 
-void VnniUnpacker::Header(const RegExp& group) {
-  for (size_t i = 0; i < super_.size(); ++i) e_.vcvtph2ps(super_.Z(i), e_.yword[group + 32 * i]);
-  for (size_t i = 0; i < words_.size(); ++i) e_.vmovdqu32(words_.Z(i), e_.ptr[group + (64 + 64 * i)]);
+void VnniUnpacker::FarHeader(const Xbyak::Reg64& w, const Xbyak::Reg64& header, const Xbyak::Reg64& left) {
+  Xbyak::Label same;
+  e_.test(left, left);
+  e_.jnz(same);
+  e_.mov(header, w);
+  e_.add(w, weights_.far_header_bytes);
+  e_.mov(left.cvt32(), static_cast<uint32_t>(weights_.far_header_steps));
+  e_.L(same);
+  e_.dec(left);
 }
 
-void VnniUnpacker::Part(const RegExp& group, int part, const Zmm& temp) {
-  const RegExp data = group + (weights_.part0 + part * weights_.part_bytes);
-  switch (weights_.scale) {
-    case VnniWeights::Scale::kHalf:
-      e_.vcvtph2ps(scale(), e_.yword[group]);
-      if (weights_.minimum) e_.vcvtph2ps(minimum(), e_.yword[group + 32]);
-      break;
-    case VnniWeights::Scale::kSixBit:
-      SixBit(group, part, temp);
-      break;
-    case VnniWeights::Scale::kByteOfHalf:
-      for (int half = 0; half < 2; ++half) {
-        e_.vpmovsxbd(scale(half), e_.xword[data - 32 + 16 * half]);
-        e_.vcvtdq2ps(scale(half), scale(half));
-        e_.vmulps(scale(half), scale(half), super_.Z());
-      }
-      break;
-  }
-  if (weights_.bits == 8) {
-    for (int g = 0; g < 8; ++g) e_.vmovdqu32(weights(g), e_.ptr[data + 64 * g]);
+void VnniUnpacker::Header(const RegExp& both, int group) {
+  const RegExp header = both + group * weights_.header_stride;
+  for (size_t i = 0; i < super_.size(); ++i) e_.vcvtph2ps(super_.Z(i), e_.yword[header + 32 * i]);
+  if (words_.size() == 0) return;
+  if (weights_.scale == Scale::kSplitSixBit) {
+    e_.vpmovzxwd(words_.Z(0), e_.yword[header + 32]);
+    e_.vmovdqu32(words_.Z(1), e_.ptr[header + 64]);
     return;
   }
+  for (size_t i = 0; i < words_.size(); ++i) e_.vmovdqu32(words_.Z(i), e_.ptr[header + (WordsAt() + 64 * i)]);
+}
+
+void VnniUnpacker::TimesSuper(const Zmm& dst, const RegExp& header, int i, const Zmm& temp) {
+  e_.vcvtdq2ps(dst, dst);
+  if (super_.size() > 0) {
+    e_.vmulps(dst, dst, super_.Z(static_cast<size_t>(i)));
+  } else {
+    e_.vcvtph2ps(temp, e_.yword[header + 32 * i]);
+    e_.vmulps(dst, dst, temp);
+  }
+}
+
+void VnniUnpacker::Scales(const RegExp& header, const RegExp& data, int part, const Zmm& temp) {
+  const auto halves = [&](auto f) { f(0), f(1); };
+  switch (weights_.scale) {
+    case Scale::kHalf:
+      e_.vcvtph2ps(scale(), e_.yword[header]);
+      if (weights_.minimum) e_.vcvtph2ps(minimum(), e_.yword[header + 32]);
+      return;
+    case Scale::kSixBit:
+      Field(scale(), header, part, temp);
+      Field(minimum(), header, 8 + part, temp);
+      TimesSuper(scale(), header, 0, temp);
+      TimesSuper(minimum(), header, 1, temp);
+      return;
+    case Scale::kByteOfHalf:
+      return halves([&](int half) {
+        e_.vpmovsxbd(scale(half), e_.xword[data - 32 + 16 * half]);
+        TimesSuper(scale(half), header, 0, temp);
+      });
+    case Scale::kNibbleOfHalf:
+      return halves([&](int half) {
+        e_.vpmovzxbd(scale(half), e_.xword[data - 32 + 16 * half]);
+        e_.vpsrld(minimum(half), scale(half), 4);
+        e_.vpandd(scale(half), scale(half), Dword(15));
+        TimesSuper(scale(half), header, 0, temp);
+        TimesSuper(minimum(half), header, 1, temp);
+      });
+    case Scale::kSixBitOfHalf:
+      return halves([&](int half) {
+        Field(scale(half), header, 2 * part + half, temp);
+        e_.vpsubd(scale(half), scale(half), Dword(32));
+        TimesSuper(scale(half), header, 0, temp);
+      });
+    case Scale::kSplitSixBit:
+      SplitField(header, part, temp);
+      e_.vpsubd(scale(), scale(), Dword(32));
+      TimesSuper(scale(), header, 0, temp);
+      return;
+    case Scale::kExponent:
+      return HalfPower(header, temp);
+    case Scale::kOutside:
+      e_.vcvtph2ps(scale(), e_.yword[header]);
+      return;
+  }
+}
+
+// As a minimum: scale * zero.
+void VnniUnpacker::ZeroPoint(const RegExp& zeros) {
+  e_.vpmovzxbd(minimum(), e_.xword[zeros]);
+  e_.vcvtdq2ps(minimum(), minimum());
+  e_.vmulps(minimum(), minimum(), scale());
+}
+
+void VnniUnpacker::Part(const RegExp& header, const RegExp& step, int group, int part, const Zmm& temp) {
+  const RegExp data = weights_.data(step, group, part);
+  Scales(header + group * weights_.header_stride, data, part, temp);
+  if (weights_.scale == Scale::kOutside && weights_.minimum)
+    ZeroPoint(header + (2 * weights_.header_stride + 16 * group));
+  if (weights_.bits == 8) {
+    for (int g = 0; g < 8; ++g) e_.vmovdqu32(weights(g), e_.ptr[data + 64 * g]);
+  } else if (weights_.bits < 4) {
+    Pairs(data);
+  } else {
+    Nibbles(data);
+  }
+  if (weights_.high_bits() > 0) HighBits(data + (weights_.bits < 4 ? 128 : 256), temp);
+}
+
+void VnniUnpacker::Nibbles(const RegExp& data) {
   for (int g = 0; g < 4; ++g) e_.vmovdqu32(weights(g + 4), e_.ptr[data + 64 * g]);
   for (int g = 0; g < 4; ++g) {
     e_.vpandd(weights(g), weights(g + 4), mask_.Z());
     e_.vpsrlw(weights(g + 4), weights(g + 4), 4);
     e_.vpandd(weights(g + 4), weights(g + 4), mask_.Z());
+    if (weights_.table == nullptr) continue;
+    e_.vpshufb(weights(g), table_.Z(), weights(g));
+    e_.vpshufb(weights(g + 4), table_.Z(), weights(g + 4));
   }
-  if (weights_.bits > 4) HighBits(data + 256, temp);
 }
 
-// Bits above the nibble: shifted into place, masked and or-ed in one ternlog, w | (t & mask): truth table 0xf8.
+void VnniUnpacker::Pairs(const RegExp& data) {
+  for (int p = 0; p < 2; ++p) {
+    const Zmm plane = weights(4 * p + 3);
+    e_.vmovdqu32(plane, e_.ptr[data + 64 * p]);
+    e_.vpandd(weights(4 * p), plane, mask_.Z());
+    for (int g = 1; g < 4; ++g) {
+      e_.vpsrlw(weights(4 * p + g), plane, static_cast<uint8_t>(2 * g));
+      e_.vpandd(weights(4 * p + g), weights(4 * p + g), mask_.Z());
+    }
+  }
+}
+
+// Bits above the nibble or pair: shifted into place, masked and or-ed in one ternlog, w | (t & mask): truth table 0xf8.
 void VnniUnpacker::HighBits(const RegExp& high, const Zmm& temp) {
-  const int bits = weights_.bits - 4, per_plane = 8 / bits;
-  const auto mask = Dword(bits == 1 ? 0x10101010 : 0x30303030);
+  const int bits = weights_.high_bits(), per_plane = 8 / bits, first = weights_.bits - bits;
+  const auto mask = Dword(0x01010101u * (((1u << bits) - 1) << first));
   for (int g = 0; g < 8; ++g) {
     const auto plane = e_.ptr[high + 64 * (g / per_plane)];
     if (high_.size() > 0 && g % per_plane == 0) e_.vmovdqu32(high_.Z(), plane);
-    const int shift = 4 - bits * (g % per_plane);
+    const int shift = first - bits * (g % per_plane);
     const auto place = [&](const Xbyak::Operand& from) {
       if (shift > 0) e_.vpslld(temp, from, static_cast<uint8_t>(shift));
       if (shift < 0) e_.vpsrld(temp, from, static_cast<uint8_t>(-shift));
@@ -130,38 +293,55 @@ void VnniUnpacker::HighBits(const RegExp& high, const Zmm& temp) {
   }
 }
 
-void VnniUnpacker::ShiftedWord(const Zmm& dst, const RegExp& group, int word, int shift) {
+void VnniUnpacker::ShiftedWord(const Zmm& dst, const RegExp& header, int word, int shift) {
   if (words_.size() > 0) {
     e_.vpsrld(dst, words_.Z(static_cast<size_t>(word)), static_cast<uint8_t>(shift));
   } else {
-    e_.vpsrld(dst, e_.ptr[group + (64 + 64 * word)], static_cast<uint8_t>(shift));
+    e_.vpsrld(dst, e_.ptr[header + (WordsAt() + 64 * word)], static_cast<uint8_t>(shift));
   }
 }
 
-// The 6-bit fields of q4_k and q5_k (pack.h, `scales`).
-void VnniUnpacker::SixBit(const RegExp& group, int part, const Zmm& temp) {
-  const auto field = [&](const Zmm& x, int word, int bit) {
-    ShiftedWord(x, group, word, bit);
-    e_.vpandd(x, x, Dword(63));
-  };
-  if (part < 5) field(scale(), 0, 6 * part);
-  if (part >= 5) field(scale(), 1, 6 * (part - 5));
-  if (part < 2) field(minimum(), 1, 18 + 6 * part);
-  if (part >= 2 && part < 7) field(minimum(), 2, 6 * (part - 2));
-  if (part == 7) MinimumOf7(group, temp);
-  e_.vcvtdq2ps(scale(), scale());
-  e_.vcvtdq2ps(minimum(), minimum());
-  e_.vmulps(scale(), scale(), super_.Z(0));
-  e_.vmulps(minimum(), minimum(), super_.Z(1));
-}
-
-// Two bits from the top of each word.
-void VnniUnpacker::MinimumOf7(const RegExp& group, const Zmm& temp) {
-  ShiftedWord(minimum(), group, 0, 30);
+void VnniUnpacker::Field(const Zmm& dst, const RegExp& header, int f, const Zmm& temp) {
+  if (f < 15) {
+    ShiftedWord(dst, header, f / 5, 6 * (f % 5));
+    e_.vpandd(dst, dst, Dword(63));
+    return;
+  }
+  // Two bits from the top of each word.
+  ShiftedWord(dst, header, 0, 30);
   for (int word = 1; word < 3; ++word) {
-    ShiftedWord(temp, group, word, 30 - 2 * word);
-    e_.vpternlogd(minimum(), temp, Dword(3u << 2 * word), 0xf8);
+    ShiftedWord(temp, header, word, 30 - 2 * word);
+    e_.vpternlogd(dst, temp, Dword(3u << 2 * word), 0xf8);
   }
+}
+
+void VnniUnpacker::SplitField(const RegExp& header, int part, const Zmm& temp) {
+  if (words_.size() == 0) e_.vpmovzxwd(temp, e_.yword[header + 32]);
+  const Zmm high = words_.size() == 0 ? temp : words_.Z(0);
+  if (words_.size() == 0) {
+    e_.vpsrld(scale(), e_.ptr[header + 64], static_cast<uint8_t>(4 * part));
+  } else {
+    e_.vpsrld(scale(), words_.Z(1), static_cast<uint8_t>(4 * part));
+  }
+  e_.vpandd(scale(), scale(), Dword(15));
+  if (part < 2) {
+    e_.vpslld(temp, high, static_cast<uint8_t>(4 - 2 * part));
+  } else {
+    e_.vpsrld(temp, high, static_cast<uint8_t>(2 * part - 4));
+  }
+  e_.vpternlogd(scale(), temp, Dword(3u << 4), 0xf8);
+}
+
+// 2^(x - 128) of bytes x: bits (x - 1) << 23, but for x < 2 the subnormals 0x200000 << x.
+void VnniUnpacker::HalfPower(const RegExp& header, const Zmm& temp) {
+  const Zmm small = weights(0);
+  e_.vpmovzxbd(scale(), e_.xword[header]);
+  e_.vpminsd(small, scale(), Dword(2));
+  e_.vpbroadcastd(temp, e_.ptr[e_.ConstLabel32(0x200000)]);
+  e_.vpsllvd(small, temp, small);
+  e_.vpslld(scale(), scale(), 23);
+  e_.vpsubd(scale(), scale(), Dword(0x800000));
+  e_.vpmaxsd(scale(), scale(), small);
 }
 
 void VnniEpilogue::Row(const Zmm& sum0, const Zmm& sum1, const Zmm (&temp)[3], const Xbyak::Reg64& bias,

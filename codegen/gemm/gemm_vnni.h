@@ -15,31 +15,55 @@
 
 namespace xjit {
 
-// Where the parts of a packed k block are, and how a weight becomes a u8 (pack.h).
+// Where the parts of a packed k block are, and how a weight becomes a u8 (pack.h). A block is walked in steps of
+// `parts` blocks of 32 k: a packed k block, or, of int4 whose scales are shared by more than fits one (far_header()), a
+// few units, while the header stays where it was last met.
 struct VnniWeights {
   enum class Scale : uint8_t {
-    kHalf,        // f16 d, or d and m, in front of each 32 k
-    kSixBit,      // q4_k, q5_k
-    kByteOfHalf,  // q6_k: an i8 for each 16 k
+    kHalf,          // f16 d, or d and m, in front of each 32 k
+    kSixBit,        // q4_k, q5_k
+    kByteOfHalf,    // q6_k: an i8 for each 16 k
+    kNibbleOfHalf,  // q2_k: four bits for each 16 k, as many of a minimum
+    kSixBitOfHalf,  // q3_k
+    kSplitSixBit,   // iq4_xs
+    kExponent,      // mxfp4
+    kOutside,       // i4: f16 and, if there are, u8 zeros, of both groups
   };
-  int parts = 0;                  // blocks of 32 k in a packed k block: 1 or 8
-  int group_bytes = 0;            // 16 columns of a packed k block
-  int part0 = 0;                  // from the group to the data of part 0
+  int parts = 0;                  // blocks of 32 k in a step
+  int step_bytes = 0;             // both groups
+  int header_stride = 0;          // from group to group
+  int part0 = 0;                  // from the step to the data of part 0
   int part_bytes = 0;             // from part to part
-  int bits = 0;                   // of a weight: 4, 5, 6 or 8
+  int group_stride = 0;           // from group to group of a part's data
+  int bits = 0;                   // of a code: 2, 3, 4, 5, 6 or 8
+  const int8_t* table = nullptr;  // of the codes' values
   int offset_log2 = 0;            // the u8 is the value plus 2^offset_log2; 0: no offset
   bool minimum = false;           // values are scale * q plus something
   bool minimum_negative = false;  // ... minus
   Scale scale = Scale::kHalf;
+  int far_header_bytes = 0;  // 0: each step has its header
+  int far_header_steps = 0;  // steps that share one
 
-  int step_bytes() const { return 2 * group_bytes; }  // both groups
-  bool halves() const { return scale == Scale::kByteOfHalf; }
+  bool halves() const {
+    return scale == Scale::kByteOfHalf || scale == Scale::kNibbleOfHalf || scale == Scale::kSixBitOfHalf;
+  }
+  bool far_header() const { return far_header_bytes > 0; }
+  int high_bits() const { return bits == 8 || bits < 3 ? 0 : bits < 4 ? 1 : bits - 4; }
+  Xbyak::RegExp data(const Xbyak::RegExp& step, int group, int part) const {
+    return step + (part0 + part * part_bytes + group * group_stride);
+  }
+  // Groups and parts as they follow each other in memory.
+  template <typename F>  // F(group, part)
+  void InOrder(F f) const {
+    const bool by_part = scale == Scale::kOutside;
+    for (int i = 0; i < 2 * parts; ++i) f(by_part ? i % 2 : i / parts, by_part ? i / 2 : i % parts);
+  }
 };
-// Of a quantised encoding.
-VnniWeights VnniWeightsOf(DType encoding);
+// Of a GGUF encoding or int4.
+VnniWeights VnniWeightsOf(const Encoding& encoding, int64_t k);
 
 // Emits the unpacking of 16 columns. Registers are allocated from `regs` and live as long as the object: at most 14,
-// and 4 more to `keep` what several parts, or several weights of a part, need: then every line is read once, in
+// and 5 more to `keep` what several parts, or several weights of a part, need: then every line is read once, in
 // ascending order, which is what hardware prefetchers follow best.
 class VnniUnpacker {
  public:
@@ -47,30 +71,43 @@ class VnniUnpacker {
 
   // Once, before everything else: constants.
   void Setup();
-  // Once for each group of each packed k block, before its parts. `group` is the address of the group.
-  void Header(const Xbyak::RegExp& group);
-  // Scales, then weights of a part: loads ascend. `temp` is overwritten.
-  void Part(const Xbyak::RegExp& group, int part, const Xbyak::Zmm& temp);
+  // Once for each group of each step, before its parts. `header` is the address of the header (of group 0): the step's,
+  // without far_header().
+  void Header(const Xbyak::RegExp& header, int group);
+  // Scales, then weights of a part of the step at `step`: loads ascend. `temp` is overwritten.
+  void Part(const Xbyak::RegExp& header, const Xbyak::RegExp& step, int group, int part, const Xbyak::Zmm& temp);
+  // With far_header(), before each step: once `left` steps (none before the first) are done, `header` = the header at
+  // `w`, which moves behind it.
+  void FarHeader(const Xbyak::Reg64& w, const Xbyak::Reg64& header, const Xbyak::Reg64& left);
 
   // u8[16][4] of k = 4g .. 4g+3 of the part.
   Xbyak::Zmm weights(int g) const { return w_.Z(static_cast<size_t>(g)); }
   // f32[16]: the scale; with halves() that of k < 16 (0) and k >= 16 (1).
   Xbyak::Zmm scale(int half = 0) const { return scale_.Z(static_cast<size_t>(half)); }
-  // f32[16]: the minimum, to be subtracted with minimum_negative.
-  Xbyak::Zmm minimum() const { return minimum_.Z(); }
+  // f32[16]: the minimum, to be subtracted with minimum_negative; with halves() as scale().
+  Xbyak::Zmm minimum(int half = 0) const { return minimum_.Z(static_cast<size_t>(half)); }
 
  private:
-  void SixBit(const Xbyak::RegExp& group, int part, const Xbyak::Zmm& temp);
-  void MinimumOf7(const Xbyak::RegExp& group, const Xbyak::Zmm& temp);
+  void Scales(const Xbyak::RegExp& header, const Xbyak::RegExp& data, int part, const Xbyak::Zmm& temp);
+  void ZeroPoint(const Xbyak::RegExp& zeros);
+  void Nibbles(const Xbyak::RegExp& data);
+  void Pairs(const Xbyak::RegExp& data);
+  // dst = field f of the 16 of 6 bits in the words at header + `words`.
+  void Field(const Xbyak::Zmm& dst, const Xbyak::RegExp& header, int f, const Xbyak::Zmm& temp);
+  void SplitField(const Xbyak::RegExp& header, int part, const Xbyak::Zmm& temp);
+  void HalfPower(const Xbyak::RegExp& header, const Xbyak::Zmm& temp);
+  // dst = f32(dst) * a factor of the k block's header.
+  void TimesSuper(const Xbyak::Zmm& dst, const Xbyak::RegExp& header, int i, const Xbyak::Zmm& temp);
   // dst = dwords >> shift of a word of the scales.
-  void ShiftedWord(const Xbyak::Zmm& dst, const Xbyak::RegExp& group, int word, int shift);
+  void ShiftedWord(const Xbyak::Zmm& dst, const Xbyak::RegExp& header, int word, int shift);
   void HighBits(const Xbyak::RegExp& high, const Xbyak::Zmm& temp);
+  int WordsAt() const { return weights_.scale == VnniWeights::Scale::kSixBit ? 64 : 32; }
   Xbyak::Address Dword(uint32_t bits);  // broadcast
 
   const VnniWeights weights_;
   Emitter& e_;
-  Regs::VecList w_, scale_, minimum_, super_, mask_;
-  Regs::VecList words_, high_;  // if kept: the scales of q4_k and q5_k; a plane of high bits
+  Regs::VecList w_, scale_, minimum_, super_, mask_, table_;
+  Regs::VecList words_, high_;  // if kept: words of scales; a plane of high bits
 };
 
 // A Q8Act row record's arrays (ir/support/q8_layout.h), addressed from the row's start and the index of a block.

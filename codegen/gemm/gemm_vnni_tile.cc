@@ -8,11 +8,12 @@ using Xbyak::RegExp;
 using Xbyak::Zmm;
 
 int VnniUnpackedBytes(const VnniWeights& weights) {
-  return kVnniSecondAt + (weights.minimum || weights.halves() ? 128 : 0);
+  const int scales = VnniMinimumAt(weights) - kVnniScaleAt;
+  return kVnniScaleAt + (weights.minimum ? 2 : 1) * scales;
 }
 
 VnniTile::VnniTile(const GemmDesc& desc, const GemmPlan& plan, int rows, const Pointers& pointers, Emitter& e)
-    : weights_(VnniWeightsOf(desc.w.type)),
+    : weights_(VnniWeightsOf(desc.w, desc.k)),
       act_{desc.k},
       lda_bytes_(desc.lda_bytes),
       rows_(rows),
@@ -26,12 +27,16 @@ VnniTile::VnniTile(const GemmDesc& desc, const GemmPlan& plan, int rows, const P
 
 void VnniTile::Block() {
   Start();
-  Dots();
-  if (weights_.halves()) {
-    ScaleHalves();
-  } else {
-    Scale();
+  if (!weights_.halves()) {
+    Dots(0, 8, 0);
+    return Scale();
   }
+  // The first half's sums are scaled while the second's are multiplied (Zen 5, data in L2: 69% of the speed of vpdpbusd
+  // alone, against 66.5% with both halves at once, scaled at the end).
+  Dots(0, 4, 0);
+  ScaleFirstHalf();
+  Dots(4, 8, 1);
+  ScaleSecondHalf();
 }
 
 // Where the dword of the block is in an array of the row's record.
@@ -62,14 +67,12 @@ void VnniTile::Start() {
   }
 }
 
-void VnniTile::Dots() {
+// Of k = 4 begin .. 4 end - 1, to the sums of `half`.
+void VnniTile::Dots(int begin, int end, int half) {
   size_t next = 0;
-  for (int i = 0; i < 8; ++i) {
-    // The halves of q6_k in turn: twice as many independent chains.
-    const int half = weights_.halves() ? i % 2 : 0;
-    const int g = weights_.halves() ? i / 2 + 4 * half : i;
+  for (int g = begin; g < end; ++g) {
     Load(128 * g);
-    if (prefetch_ && i % 4 == 0) {
+    if (prefetch_ && g % 4 == 0) {
       e_.prefetcht1(e_.ptr[p_.prefetch]);
       e_.add(p_.prefetch, p_.prefetch_step);
     }
@@ -97,7 +100,7 @@ void VnniTile::Scale() {
     }
   }
   if (!weights_.minimum) return;
-  Load(kVnniSecondAt);
+  Load(VnniMinimumAt(weights_));
   for (int row = 0; row < rows_; ++row) {
     const auto scaled_sum = e_.ptr_b[Activation(row, act_.scaled_sum())];
     for (int group = 0; group < 2; ++group) {
@@ -110,7 +113,7 @@ void VnniTile::Scale() {
   }
 }
 
-void VnniTile::ScaleHalves() {
+void VnniTile::ScaleFirstHalf() {
   Load(kVnniScaleAt);
   for (int row = 0; row < rows_; ++row) {
     for (int group = 0; group < 2; ++group) {
@@ -118,12 +121,33 @@ void VnniTile::ScaleHalves() {
       e_.vmulps(dot(0, row, group), dot(0, row, group), b(group));
     }
   }
-  Load(kVnniSecondAt);
+}
+
+void VnniTile::ScaleSecondHalf() {
+  Load(kVnniScaleAt + 128);
   for (int row = 0; row < rows_; ++row) {
     for (int group = 0; group < 2; ++group) {
       e_.vcvtdq2ps(dot(1, row, group), dot(1, row, group));
       e_.vfmadd231ps(dot(0, row, group), dot(1, row, group), b(group));
+      if (weights_.minimum) continue;
       e_.vfmadd231ps(sum(row, group), dot(0, row, group), e_.ptr_b[Activation(row, act_.scale())]);
+    }
+  }
+  if (weights_.minimum) MinimaOfHalves();
+}
+
+// Negative sums: the minima are subtracted.
+void VnniTile::MinimaOfHalves() {
+  for (int half = 0; half < 2; ++half) {
+    Load(VnniMinimumAt(weights_) + 128 * half);
+    for (int row = 0; row < rows_; ++row) {
+      const Zmm sums = dot(1, row, half);
+      e_.vcvtdq2ps(sums, e_.ptr_b[Activation(row, act_.neg_half_sum() + 4 * half, 8)]);
+      for (int group = 0; group < 2; ++group) {
+        e_.vfmadd231ps(dot(0, row, group), sums, b(group));
+        if (half == 0) continue;
+        e_.vfmadd231ps(sum(row, group), dot(0, row, group), e_.ptr_b[Activation(row, act_.scale())]);
+      }
     }
   }
 }

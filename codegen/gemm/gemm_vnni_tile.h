@@ -6,9 +6,10 @@
 namespace xjit {
 
 // An unpacked block of 32 k x 32 columns in scratch: u8[8][2][16][4], then f32 scale[2][16], then (where there is one)
-// the minimum or the scale of the block's second half, f32[2][16].
+// that of the block's second half, then (where there are) as many minima.
 int VnniUnpackedBytes(const VnniWeights& weights);
-inline constexpr int kVnniScaleAt = 1024, kVnniSecondAt = 1152;
+inline constexpr int kVnniScaleAt = 1024;
+inline int VnniMinimumAt(const VnniWeights& weights) { return kVnniScaleAt + (weights.halves() ? 256 : 128); }
 
 class VnniTile {
  public:
@@ -41,9 +42,11 @@ class VnniTile {
   Xbyak::Zmm b(int group) const { return b_.Z(static_cast<size_t>(group)); }
   void Load(int at);
   void Start();
-  void Dots();
+  void Dots(int begin, int end, int half);
   void Scale();
-  void ScaleHalves();
+  void ScaleFirstHalf();
+  void ScaleSecondHalf();
+  void MinimaOfHalves();
 
   const VnniWeights weights_;
   const VnniActivations act_;

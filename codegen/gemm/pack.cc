@@ -5,6 +5,7 @@
 
 #include "codegen/gemm/gemm_desc.h"
 #include "codegen/gemm/pack_block.h"
+#include "codegen/gemm/pack_block_low.h"
 #include "codegen/gemm/pack_scaled.h"
 #include "ir/support/align.h"
 
@@ -14,6 +15,10 @@ namespace {
 // Elements of k that all columns of a panel advance through together: the sources are then four streams at a time,
 // and the packed chunk (at most 32 KiB) stays in L1 while its column quads are filled in.
 constexpr int kChunkElems = 256;
+
+// Blocks that are packed and read as a whole, not group by group.
+template <typename Block>
+constexpr bool kBothGroups = requires { Block::kBothGroups; };
 
 template <typename Block>
 void PackPanelsOf(int64_t k, std::span<const std::byte* const> rows, int64_t panel_begin, int64_t panel_end,
@@ -36,9 +41,9 @@ void PackPanelsOf(int64_t k, std::span<const std::byte* const> rows, int64_t pan
           step[c] = row == nullptr ? 0 : kSourceBytes;
           src[c] = row == nullptr ? kZeros : row + b0 * kSourceBytes;
         }
-        std::byte* out = panel + (2 * b0 + quad / 4) * kGroup;
+        std::byte* out = panel + (2 * b0 + (kBothGroups<Block> ? 0 : quad / 4)) * kGroup;
         for (int64_t b = b0; b < b1; ++b, out += 2 * kGroup) {
-          Block::PackQuad(src, quad % 4, out);
+          Block::PackQuad(src, kBothGroups<Block> ? quad : quad % 4, out);
           for (int c = 0; c < 4; ++c) src[c] += step[c];
         }
       }
@@ -49,16 +54,20 @@ void PackPanelsOf(int64_t k, std::span<const std::byte* const> rows, int64_t pan
 template <typename Block>
 concept Quantized = requires { Block::kHasAdd; };
 
-// The first group of packed column n.
+// The first group (or block) that has packed column n, and which of its columns that is.
 template <typename Block>
 const std::byte* FirstGroup(int64_t k, const std::byte* packed, int64_t n) {
-  return packed + n / kPanelColumns * (k / Block::kElems) * 2 * Block::kGroupBytes +
-         n % kPanelColumns / kGroupColumns * Block::kGroupBytes;
+  const std::byte* panel = packed + n / kPanelColumns * (k / Block::kElems) * 2 * Block::kGroupBytes;
+  return kBothGroups<Block> ? panel : panel + n % kPanelColumns / kGroupColumns * Block::kGroupBytes;
+}
+template <typename Block>
+int ColumnIn(int64_t n) {
+  return static_cast<int>(n % (kBothGroups<Block> ? kPanelColumns : kGroupColumns));
 }
 
 template <typename Block>
 void UnpackColumnOf(int64_t k, const std::byte* packed, int64_t n, float* out) {
-  const int column = static_cast<int>(n % kGroupColumns);
+  const int column = ColumnIn<Block>(n);
   const std::byte* p = FirstGroup<Block>(k, packed, n);
   for (int64_t b = 0; b < k / Block::kElems; ++b, p += 2 * Block::kGroupBytes) {
     if constexpr (Quantized<Block>) {
@@ -67,7 +76,7 @@ void UnpackColumnOf(int64_t k, const std::byte* packed, int64_t n, float* out) {
         Block::Column(p, column, part, &values);
         for (int i = 0; i < 32; ++i) out[i] = values.scale[i / 16] * static_cast<float>(values.q[i]);
         if constexpr (Block::kHasAdd) {
-          for (int i = 0; i < 32; ++i) out[i] += values.add;
+          for (int i = 0; i < 32; ++i) out[i] += values.add[i / 16];
         }
       }
     } else {
@@ -129,6 +138,16 @@ void Dispatch(DType encoding, Visit visit) {
       return visit.template operator()<PackBlockQ5_K>();
     case DType::kQ6_K:
       return visit.template operator()<PackBlockQ6_K>();
+    case DType::kQ2_K:
+      return visit.template operator()<PackBlockQ2_K>();
+    case DType::kQ3_K:
+      return visit.template operator()<PackBlockQ3_K>();
+    case DType::kIQ4_NL:
+      return visit.template operator()<PackBlockIQ4_NL>();
+    case DType::kIQ4_XS:
+      return visit.template operator()<PackBlockIQ4_XS>();
+    case DType::kMxfp4:
+      return visit.template operator()<PackBlockMxfp4>();
     default:
       return;  // no panels: HasPanels() is false
   }
@@ -193,8 +212,8 @@ void UnpackColumnBlock(const Encoding& encoding, int64_t k, const std::byte* pac
   Dispatch(encoding.type, [&]<typename Block>() {
     if constexpr (Quantized<Block>) {
       constexpr int kParts = Block::kElems / 32;
-      Block::Column(FirstGroup<Block>(k, packed, n) + block / kParts * 2 * Block::kGroupBytes,
-                    static_cast<int>(n % kGroupColumns), static_cast<int>(block % kParts), out);
+      Block::Column(FirstGroup<Block>(k, packed, n) + block / kParts * 2 * Block::kGroupBytes, ColumnIn<Block>(n),
+                    static_cast<int>(block % kParts), out);
     }
   });
 }

@@ -13,14 +13,23 @@
 //   q4_k  (256 k)  f16 d[16]; f16 dmin[16]; u32 scales[3][16]; 8 x { nibbles }              value d*sc * q - dmin*mn
 //   q5_k  (256 k)  f16 d[16]; f16 dmin[16]; u32 scales[3][16]; 8 x { nibbles; high1 }       value as q4_k
 //   q6_k  (256 k)  f16 d[16]; 8 x { i8 sc[2][16] (k < 16, k >= 16); nibbles; high2 }        value d*sc * (q - 32)
+//   q2_k  (256 k)  f16 d[16]; f16 dmin[16]; 8 x { u8 s[2][16]; pairs }  value d*(s & 15) * q - dmin*(s >> 4), s of 16 k
+//   q3_k  (256 k)  f16 d[16]; u32 scales[3][16]; 8 x { pairs; high1 }   value d*(sc - 32) * (q - 4), sc of 16 k
+//   iq4_nl (32 k)  f16 d[16]; nibbles                                   value d * kIq4Values[q]
+//   iq4_xs (256 k) f16 d[16]; u16 sh[16]; u32 sl[16]; 8 x { nibbles }   value d*(sc - 32) * kIq4Values[q]; of sub-block
+//                  j sc has its low four bits in bits 4j up of sl, the other two in bits 2j up of sh
+//   mxfp4 (32 k)   of both groups: u8 e[32], then nibbles of each       value 2^(e - 128) * kFp4Doubled[q]
 // nibbles: u8[4][16][4], byte (g, c, i): k = 4g+i in the low four bits, k = 4(g+4)+i in the high.
-// high1:   u8[16][4], bit g of byte (c, i) is bit 4 of k = 4g+i, g = 0..7.
-// high2:   u8[2][16][4], bits 2g and 2g+1 of byte (p, c, i) are bits 4 and 5 of k = 4(4p+g)+i, g = 0..3.
-// scales:  6-bit fields from bit 0 up. Word 0: sc of sub-blocks 0..4; word 1: sc of 5, 6, 7, then mn of 0, 1; word 2:
-//          mn of 2..6; mn of 7 has bits 1:0 in bits 31:30 of word 0, bits 3:2 in word 1's, bits 5:4 in word 2's.
+// pairs:   u8[2][16][4], bits 2g and 2g+1 of byte (p, c, i) are bits 0 and 1 of k = 4(4p+g)+i, g = 0..3.
+// high1:   u8[16][4], bit g of byte (c, i) is the top bit (of three or five) of k = 4g+i, g = 0..7.
+// high2:   as pairs, bits 4 and 5.
+// scales:  16 fields of 6 bits, five from bit 0 up in each word; the last has bits 1:0 in bits 31:30 of word 0, bits
+//          3:2 in word 1's, bits 5:4 in word 2's. q4_k, q5_k: sc of the eight sub-blocks, then mn; q3_k: sc of each 16
+//          k
 // (16 columns x 4 k is one zmm whose dword is one column's; 8 columns are one ymm.)
-// Bytes are those of the file: 34, 18, 20, 22, 24 for 32 k of a column; 144, 176, 210 for 256. Every group's part of a
-// k block starts on 32 bytes. Packing changes no value: UnpackColumn gives back exactly what the encoding defines.
+// Bytes are those of the file: 34, 18, 20, 22, 24, 18, 17 for 32 k of a column; 144, 176, 210, 84, 110, 136 for 256.
+// Every group's part of a k block starts on 32 bytes. Packing changes no value: UnpackColumn gives back exactly what
+// the encoding defines.
 //
 // Encodings whose scales lie outside (ir/support/encoding.h) have k blocks of the depth that shares a scale (all of k
 // for a scale a column or one in all; the last block may be shorter), the header of both groups in front, then units:
@@ -95,14 +104,18 @@ absl::Status PackScaledPanel(const Encoding& encoding, int64_t k, std::span<cons
 // Dequantises packed column n into out[k]: the values, bit for bit, that DequantizeRow gives for the row it came from
 // (a column of zeros gives zeros, of either sign). `packed` is the start of panel 0.
 void UnpackColumn(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, float* out);
+// A code of an encoding with scales outside (ScaledColumn) as a number, before its scale.
+float CodeValue(DType type, uint8_t code, int zero);
 
 // 32 values of a packed column of a GGUF encoding or int4 as they are computed with: value k is scale[k / 16] * q[k] +
-// add.
+// add[k / 16].
 struct ColumnBlock {
-  int8_t q[32];    // offset (128, 8, 16, 32) already taken off
-  float scale[2];  // equal but for q6_k
-  float add;       // 0 for encodings without a minimum
+  int8_t q[32];    // offset (128, 8, 16, 32, 4) already taken off, or the table's value
+  float scale[2];  // equal but for encodings with HasHalfScales
+  float add[2];    // 0 for encodings without a minimum; equal but for those with HasHalfScales
 };
+// Encodings whose scale (and minimum) is of 16 k, not of 32: q6_k, q2_k, q3_k.
+inline bool HasHalfScales(DType type) { return type == DType::kQ6_K || type == DType::kQ2_K || type == DType::kQ3_K; }
 // Block `block` (k = 32 block ..) of packed column n.
 void UnpackColumnBlock(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, int64_t block,
                        ColumnBlock* out);

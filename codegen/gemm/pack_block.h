@@ -134,12 +134,8 @@ struct SmallBlock {
     Nibbles(group + kNibbles, column, b->q);
     if constexpr (kHigh) AddHigh1(group + kNibbles + 256, column, b->q);
     b->scale[0] = b->scale[1] = HalfAt(group + 2 * column);
-    if constexpr (kHasAdd) {
-      b->add = HalfAt(group + 32 + 2 * column);
-    } else {
-      Subtract(kHigh ? 16 : 8, b->q);
-      b->add = 0;
-    }
+    b->add[0] = b->add[1] = kHasAdd ? HalfAt(group + 32 + 2 * column) : 0;
+    if constexpr (!kHasAdd) Subtract(kHigh ? 16 : 8, b->q);
   }
 };
 
@@ -156,12 +152,53 @@ inline std::array<uint32_t, 3> PackScales(const std::byte* s) {
   return {sc_lo | (sc_hi & 63) << 24 | (mn7 & 3) << 30, sc_hi >> 6 | (mn_lo & 0xfff) << 18 | (mn7 >> 2 & 3) << 30,
           mn_lo >> 12 | (mn_hi & 0x3ffff) << 12 | (mn7 >> 4) << 30};
 }
-inline void UnpackScale(const std::byte* words, int column, int j, int* sc, int* mn) {
+// Field f of 16 of a column's words.
+inline int SixBits(const std::byte* words, int column, int f) {
   uint32_t w[3];
   for (int i = 0; i < 3; ++i) w[i] = Load<uint32_t>(words + 64 * i + 4 * column);
-  *sc = static_cast<int>((j < 5 ? w[0] >> 6 * j : w[1] >> 6 * (j - 5)) & 63);
-  *mn = static_cast<int>((j < 2 ? w[1] >> (18 + 6 * j) : w[2] >> 6 * (j - 2)) & 63);
-  if (j == 7) *mn = static_cast<int>(w[0] >> 30 | w[1] >> 30 << 2 | w[2] >> 30 << 4);
+  if (f == 15) return static_cast<int>(w[0] >> 30 | w[1] >> 30 << 2 | w[2] >> 30 << 4);
+  return static_cast<int>(w[f / 5] >> 6 * (f % 5) & 63);
+}
+inline void StoreWords(const std::array<uint32_t, 3>& words, int column, std::byte* out) {
+  for (size_t i = 0; i < 3; ++i) Store(out + 64 * i + 4 * static_cast<size_t>(column), words[i]);
+}
+
+// In 32 bytes bit j is the top bit of sub-block j: bytes into the order (i, g), then one movemask for each sub-block's
+// dword of high1, `part_bytes` apart.
+inline void StoreTopBits(const std::byte* bytes, std::byte* out, int part_bytes) {
+  __m128i a = LoadX(bytes), b = LoadX(bytes + 16);
+  for (int round = 0; round < 3; ++round) {
+    const __m128i lo = _mm_unpacklo_epi8(a, b);
+    b = _mm_unpackhi_epi8(a, b);
+    a = lo;
+  }
+  for (int j = 7; j >= 0; --j) {
+    Store(out + j * part_bytes,
+          static_cast<uint32_t>(_mm_movemask_epi8(a)) | static_cast<uint32_t>(_mm_movemask_epi8(b)) << 16);
+    a = _mm_add_epi8(a, a);
+    b = _mm_add_epi8(b, b);
+  }
+}
+
+// In each 32 of the four columns' 64 bytes at `offset`, bits 2j and 2j+1 are those of sub-block j (of four): as the two
+// planes of each sub-block, `part_bytes` apart.
+inline void StorePairs(const std::byte* const src[4], int offset, int quad, std::byte* out, int part_bytes) {
+  const __m128i mask = _mm_set1_epi8(3);
+  for (int h = 0; h < 2; ++h) {
+    for (int plane = 0; plane < 2; ++plane) {
+      __m128i v[4];
+      for (int c = 0; c < 4; ++c) v[c] = LoadX(src[c] + offset + 32 * h + 16 * plane);
+      Transpose4(v);
+      for (int j = 0; j < 4; ++j) {
+        __m128i bits = _mm_setzero_si128();
+        for (int g = 0; g < 4; ++g) {
+          const __m128i two = _mm_and_si128(_mm_srli_epi16(v[g], 2 * j), mask);
+          bits = _mm_or_si128(bits, _mm_slli_epi16(two, 2 * g));
+        }
+        StoreX(out + (4 * h + j) * part_bytes + 64 * plane + 16 * quad, bits);
+      }
+    }
+  }
 }
 
 // 32 bytes of a K-quant's nibbles hold elements 0..31 of one sub-block low and of another high: as the bytes of each
@@ -184,8 +221,7 @@ struct KBlock {
     StoreHalves(src, 0, quad, out);
     StoreHalves(src, 2, quad, out + 32);
     for (int c = 0; c < 4; ++c) {
-      const auto words = PackScales(src[c] + 4);
-      for (size_t i = 0; i < 3; ++i) Store(out + 64 + 64 * i + 16 * quad + 4 * c, words[i]);
+      StoreWords(PackScales(src[c] + 4), 4 * quad + c, out + 64);
     }
     for (int pair = 0; pair < 4; ++pair) {
       __m128i low[4], high[4];
@@ -194,22 +230,7 @@ struct KBlock {
       StoreDwords(high, quad, out + kHeader + (2 * pair + 1) * kPart);
     }
     if constexpr (kHigh) {
-      for (int c = 0; c < 4; ++c) PackHigh(src[c] + 16, out + kHeader + 256 + 16 * quad + 4 * c);
-    }
-  }
-  // Bit j of the 32 bytes `qh` are sub-block j's high bits: bytes into the order (i, g), then one movemask each.
-  static void PackHigh(const std::byte* qh, std::byte* out) {
-    __m128i a = LoadX(qh), b = LoadX(qh + 16);
-    for (int round = 0; round < 3; ++round) {
-      const __m128i lo = _mm_unpacklo_epi8(a, b);
-      b = _mm_unpackhi_epi8(a, b);
-      a = lo;
-    }
-    for (int j = 7; j >= 0; --j) {
-      Store(out + j * kPart, static_cast<uint32_t>(_mm_movemask_epi8(a)) | static_cast<uint32_t>(_mm_movemask_epi8(b))
-                                                                               << 16);
-      a = _mm_add_epi8(a, a);
-      b = _mm_add_epi8(b, b);
+      for (int c = 0; c < 4; ++c) StoreTopBits(src[c] + 16, out + kHeader + 256 + 16 * quad + 4 * c, kPart);
     }
   }
   static constexpr bool kHasAdd = true;
@@ -217,10 +238,9 @@ struct KBlock {
     const std::byte* part = group + kHeader + j * kPart;
     Nibbles(part, column, b->q);
     if constexpr (kHigh) AddHigh1(part + 256, column, b->q);
-    int sc, mn;
-    UnpackScale(group + 64, column, j, &sc, &mn);
-    b->scale[0] = b->scale[1] = HalfAt(group + 2 * column) * static_cast<float>(sc);
-    b->add = -(HalfAt(group + 32 + 2 * column) * static_cast<float>(mn));
+    const auto field = [&](int f) { return static_cast<float>(SixBits(group + 64, column, f)); };
+    b->scale[0] = b->scale[1] = HalfAt(group + 2 * column) * field(j);
+    b->add[0] = b->add[1] = -(HalfAt(group + 32 + 2 * column) * field(8 + j));
   }
 };
 
@@ -269,7 +289,7 @@ struct PackBlockQ8_0 {
       }
     }
     b->scale[0] = b->scale[1] = HalfAt(group + 2 * column);
-    b->add = 0;
+    b->add[0] = b->add[1] = 0;
   }
 };
 
@@ -301,21 +321,8 @@ struct PackBlockQ6_K {
         StoreDwords(low, quad, out + kHeader + (4 * h + odd) * kPart + kNibbles);
         StoreDwords(high, quad, out + kHeader + (4 * h + odd + 2) * kPart + kNibbles);
       }
-      for (int plane = 0; plane < 2; ++plane) {
-        __m128i v[4];
-        for (int c = 0; c < 4; ++c) v[c] = LoadX(src[c] + 128 + 32 * h + 16 * plane);
-        Transpose4(v);
-        const __m128i mask = _mm_set1_epi8(3);
-        for (int j = 0; j < 4; ++j) {
-          __m128i bits = _mm_setzero_si128();
-          for (int g = 0; g < 4; ++g) {
-            const __m128i two = _mm_and_si128(_mm_srli_epi16(v[g], 2 * j), mask);
-            bits = _mm_or_si128(bits, _mm_slli_epi16(two, 2 * g));
-          }
-          StoreX(out + kHeader + (4 * h + j) * kPart + kHigh + 64 * plane + 16 * quad, bits);
-        }
-      }
     }
+    StorePairs(src, 128, quad, out + kHeader + kHigh, kPart);
   }
   static constexpr bool kHasAdd = false;
   static void Column(const std::byte* group, int column, int j, ColumnBlock* b) {
@@ -328,7 +335,7 @@ struct PackBlockQ6_K {
     for (int half = 0; half < 2; ++half) {
       b->scale[half] = d * static_cast<float>(static_cast<int8_t>(Byte(part + 16 * half + column)));
     }
-    b->add = 0;
+    b->add[0] = b->add[1] = 0;
   }
 };
 

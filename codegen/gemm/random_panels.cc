@@ -47,6 +47,22 @@ void RandomRow(DType type, int64_t k, std::mt19937_64& random, std::byte* row) {
         PutHalf(b, -12, random);
         PutHalf(b + 2, -12, random);
         break;
+      case DType::kQ2_K:  // scales of 15 times 3, minima of 15
+        PutHalf(b + 80, -6, random);
+        PutHalf(b + 82, -5, random);
+        break;
+      case DType::kQ3_K:  // -32 times -4
+        PutHalf(b + 108, -8, random);
+        break;
+      case DType::kIQ4_NL:
+        PutHalf(b, -8, random);
+        break;
+      case DType::kIQ4_XS:  // -32 times -127
+        PutHalf(b, -13, random);
+        break;
+      case DType::kMxfp4:  // 12
+        *b = static_cast<std::byte>(123 + random() % 3);
+        break;
       case DType::kQ4_1:
       case DType::kQ5_1:
         PutHalf(b, -5, random);

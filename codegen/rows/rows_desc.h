@@ -6,6 +6,7 @@
 
 #include "codegen/attention/attention_desc.h"
 #include "ir/support/dtype.h"
+#include "ir/support/encoding.h"
 
 namespace xjit {
 
@@ -51,7 +52,7 @@ struct EltwiseArgs {
 struct EmbedArgs {
   const StepView* step = nullptr;
   const std::byte* packed = nullptr;
-  DType encoding = DType::kF32;
+  Encoding encoding;
   int64_t k = 0;  // hidden size
   float* out = nullptr;
   int64_t ldo_bytes = 0;

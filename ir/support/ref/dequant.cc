@@ -144,10 +144,6 @@ void Q3_K(const uint8_t* b, float* out) {
   }
 }
 
-constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-// FP4 E2M1, doubled.
-constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
 // 32 codes in 16 bytes, element i low and 16 + i high.
 void Table(const uint8_t* qs, const int8_t* values, float d, float* out) {
   for (int i = 0; i < 16; ++i) {
@@ -170,7 +166,7 @@ void IQ4_XS(const uint8_t* b, float* out) {
 }
 
 // block_mxfp4: u8 e; u8 qs[16].
-void Mxfp4(const uint8_t* b, float* out) { Table(b + 1, kFp4Values, static_cast<float>(0.5 * E8M0(b[0])), out); }
+void Mxfp4(const uint8_t* b, float* out) { Table(b + 1, kFp4Doubled, static_cast<float>(0.5 * E8M0(b[0])), out); }
 
 template <typename Block>
 void Blocks(DType type, const uint8_t* row, int64_t k, float* out, Block block) {
@@ -179,8 +175,6 @@ void Blocks(DType type, const uint8_t* row, int64_t k, float* out, Block block) 
 }
 
 }  // namespace
-
-float Fp4ToF32(uint8_t code) { return 0.5f * static_cast<float>(kFp4Values[code & 15]); }
 
 void DequantizeRow(DType type, const std::byte* bytes, int64_t k, float* out) {
   const auto* row = reinterpret_cast<const uint8_t*>(bytes);

@@ -33,8 +33,11 @@ inline float E4M3ToF32(uint8_t code) {
 // 2^(code - 127), the scale of OCP Microscaling formats; 0 gives 2^-127, a subnormal. 255 would be NaN and is, as ggml
 // reads it, 2^128, which the half that blocks take of it brings back into range.
 inline double E8M0(uint8_t code) { return std::bit_cast<double>(static_cast<uint64_t>(code + (1023 - 127)) << 52); }
-// FP4 E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and, from code 8 on, their negatives.
-float Fp4ToF32(uint8_t code);
+// Values of the codes of IQ4_NL and IQ4_XS.
+inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+// FP4 E2M1, doubled: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and, from code 8 on, their negatives.
+inline constexpr int8_t kFp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+inline float Fp4ToF32(uint8_t code) { return 0.5f * static_cast<float>(kFp4Doubled[code & 15]); }
 
 // Dequantises `row` (k elements of `type` in file layout, RowBytes(type, k) bytes, any alignment) into out[k].
 // k is a multiple of the block of `type`; type is any weight encoding (not kI32, kI4, kI8Act, kQ8Act). Elements whose

@@ -13,11 +13,10 @@
 
 namespace xjit::testing {
 
-inline constexpr DType kQuantTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                                        DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
-inline constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0,
-                                         DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+inline constexpr DType kQuantTypes[] = {DType::kQ8_0,   DType::kQ4_0,   DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                        DType::kQ4_K,   DType::kQ5_K,   DType::kQ6_K, DType::kQ2_K, DType::kQ3_K,
+                                        DType::kIQ4_NL, DType::kIQ4_XS, DType::kMxfp4};
+inline constexpr DType kFloatTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 // A positive f16 in [2^-12, 2^-11): the size of real scales, so that sums neither overflow nor vanish.
 inline uint16_t RandomHalf(std::mt19937& rng) { return static_cast<uint16_t>((15 - 12) << 10 | (rng() & 0x3ff)); }
@@ -57,6 +56,16 @@ inline std::vector<std::byte> RandomWeights(DType type, int64_t rows, int64_t k,
         break;
       case DType::kQ6_K:
         half(b + 208, rng() & 1);
+        break;
+      case DType::kQ2_K:
+        half(b + 80, rng() & 1);
+        half(b + 82, rng() & 1);
+        break;
+      case DType::kQ3_K:
+        half(b + 108, rng() & 1);
+        break;
+      case DType::kMxfp4:
+        *b = static_cast<std::byte>(115 + rng() % 4);
         break;
       default:
         half(b, rng() & 1);

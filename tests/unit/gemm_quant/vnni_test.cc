@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +24,7 @@ using testing::GuardedBuffer;
 // A product with its operands, each against a guard page, and its emitted kernel.
 class Product {
  public:
-  Product(DType w, int rows, int64_t m, int64_t n, int64_t k, Epilogue epilogue, uint32_t seed = 1)
+  Product(const Encoding& w, int rows, int64_t m, int64_t n, int64_t k, Epilogue epilogue, uint32_t seed = 1)
       : m_(m), w_(static_cast<size_t>(n / kPanelColumns * PanelBytes(w, k))) {
     desc_.n = n;
     desc_.k = k;
@@ -41,18 +42,42 @@ class Product {
     a_ = std::make_unique<GuardedBuffer>(a_bytes);
     std::memcpy(a_->data(), a.data(), a_bytes);
 
-    const auto weights = testing::RandomWeights(w, n, k, seed + 1);
-    std::vector<const std::byte*> columns_of_w;
-    for (int64_t i = 0; i < n; ++i) columns_of_w.push_back(&weights[static_cast<size_t>(i * RowBytes(w, k))]);
-    PackPanels(w, k, columns_of_w, 0, n / kPanelColumns, w_.as<std::byte>());
-
     std::mt19937 rng(seed + 2);
+    if (w.type == DType::kI4) {
+      PackInt4(rng);
+    } else {
+      const auto weights = testing::RandomWeights(w.type, n, k, seed + 1);
+      std::vector<const std::byte*> columns_of_w;
+      for (int64_t i = 0; i < n; ++i) columns_of_w.push_back(&weights[static_cast<size_t>(i * RowBytes(w.type, k))]);
+      PackPanels(w.type, k, columns_of_w, 0, n / kPanelColumns, w_.as<std::byte>());
+    }
+
     const auto c_bytes = static_cast<size_t>((m - 1) * desc_.ldc_bytes + 4 * columns);
     residual_ = std::make_unique<GuardedBuffer>(c_bytes);
     bias_ = std::make_unique<GuardedBuffer>(static_cast<size_t>(4 * n));
     for (size_t i = 0; i < c_bytes / 4; ++i) residual_->as<float>()[i] = static_cast<float>(rng() % 1000) / 64 - 8;
     for (int64_t i = 0; i < n; ++i) bias_->as<float>()[i] = static_cast<float>(rng() % 1000) / 256 - 2;
     c_bytes_ = c_bytes;
+  }
+
+  // Codes and zeros of any size, scales of either sign.
+  void PackInt4(std::mt19937& rng) {
+    const auto blocks = static_cast<size_t>(ScaledBlocksOf(desc_.w, desc_.k).count(desc_.k));
+    for (int64_t p = 0; p < desc_.panels(); ++p) {
+      std::vector<std::vector<uint8_t>> codes(kPanelColumns), zeros(kPanelColumns);
+      std::vector<std::vector<float>> scales(kPanelColumns);
+      std::vector<ScaledColumn> columns;
+      for (size_t c = 0; c < kPanelColumns; ++c) {
+        for (int64_t i = 0; i < desc_.k; ++i) codes[c].push_back(rng() & 15);
+        for (size_t b = 0; b < blocks; ++b) {
+          scales[c].push_back(F16ToF32(static_cast<uint16_t>(testing::RandomHalf(rng) | (rng() & 1) << 15)));
+          zeros[c].push_back(static_cast<uint8_t>(rng() % 17));
+        }
+        columns.push_back({codes[c].data(), scales[c].data(), zeros[c].data()});
+      }
+      ASSERT_TRUE(
+          PackScaledPanel(desc_.w, desc_.k, columns, w_.as<std::byte>() + p * PanelBytes(desc_.w, desc_.k)).ok());
+    }
   }
 
   static TargetInfo Target() {
@@ -105,7 +130,8 @@ class Product {
   const std::byte* a_row(int64_t m) const {
     return reinterpret_cast<const std::byte*>(a_->data()) + m * desc_.lda_bytes;
   }
-  const std::byte* w() { return w_.as<std::byte>(); }
+  std::byte* w() { return w_.as<std::byte>(); }
+  std::byte* a() { return a_->as<std::byte>(); }
 
  private:
   GemmDesc desc_;
@@ -145,12 +171,12 @@ void ExpectNear(Product& product, const GuardedBuffer& want, const GuardedBuffer
   }
 }
 
-class Vnni : public ::testing::TestWithParam<DType> {
+class Vnni : public ::testing::TestWithParam<Encoding> {
  protected:
   void SetUp() override {
     if (HostIsa() < Isa::kAvx512Vnni) GTEST_SKIP() << "this machine has no AVX512-VNNI";
   }
-  int64_t block() const { return Info(GetParam()).block_elems; }
+  int64_t block() const { return GetParam().type == DType::kI4 ? 32 : Info(GetParam().type).block_elems; }
   std::vector<int64_t> Depths() const {
     return block() == 256 ? std::vector<int64_t>{256, 512, 768} : std::vector<int64_t>{32, 64, 96, 256, 576};
   }
@@ -301,7 +327,7 @@ TEST_P(Vnni, ResidualInPlace) {
 double MinimumSize(Product& product, int64_t j, int64_t e) {
   ColumnBlock block;
   UnpackColumnBlock(product.desc().w, product.desc().k, product.w(), j, e / 32, &block);
-  return 2 * std::fabs(static_cast<double>(block.add));
+  return 2 * std::fabs(static_cast<double>(block.add[e % 32 / 16]));
 }
 
 // The reference itself: against plain double arithmetic on dequantised weights and activations.
@@ -372,6 +398,77 @@ TEST_P(Vnni, CalleeSavedRegisters) {
   }
 }
 
+TEST_P(Vnni, LargeDepth) {
+  for (const int rows : {1, 2, 4, 0}) {
+    Product product(GetParam(), rows, rows == 0 ? 7 : rows, 32, 17920, {}, 5);
+    ASSERT_NO_FATAL_FAILURE(Check(product, fmt::format("rows {}", rows)));
+  }
+}
+
+// A row with a NaN (whose block's scale then is one, ir/support/q8_layout.h) is NaN in every column; the others keep
+// their bits.
+TEST_P(Vnni, NanStaysInItsRow) {
+  for (const int rows : {0, 3, 8}) {
+    const int64_t k = 512, m = rows == 0 ? 13 : rows, row = 2;
+    Product product(GetParam(), rows, m, 64, k, {.bias = true, .residual = true});
+    ASSERT_TRUE(product.Compile().ok());
+    const auto want = product.Run();
+    const Q8Layout layout{k};
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    std::byte* a = product.a() + row * product.desc().lda_bytes;
+    std::memcpy(a + layout.scale_offset() + 4, &nan, 4);
+    std::memcpy(a + layout.scaled_sum_offset() + 4, &nan, 4);
+    const auto got = product.Run();
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < 64; ++j) {
+        const int64_t at = i * product.desc().ldc_bytes / 4 + j;
+        if (i == row) {
+          ASSERT_TRUE(std::isnan(got->as<float>()[at])) << j;
+        } else {
+          ASSERT_EQ(got->as<float>()[at], want->as<float>()[at]) << i << " " << j;
+        }
+      }
+    }
+  }
+}
+
+// Scales of zero, and the zero columns that pad a panel.
+TEST_P(Vnni, ZeroWeightsGiveZeros) {
+  for (const int rows : {0, 1, 3}) {
+    Product product(GetParam(), rows, rows == 0 ? 9 : rows, 32, 256, {});
+    ASSERT_TRUE(product.Compile().ok());
+    const std::vector<const std::byte*> none(kPanelColumns, nullptr);
+    const std::vector<ScaledColumn> no_columns(kPanelColumns);
+    if (GetParam().type == DType::kI4) {
+      ASSERT_TRUE(PackScaledPanel(GetParam(), 256, no_columns, product.w()).ok());
+    } else {
+      PackPanels(GetParam().type, 256, none, 0, 1, product.w());
+    }
+    const auto got = product.Run();
+    for (int64_t i = 0; i < product.m(); ++i) {
+      for (int64_t j = 0; j < 32; ++j) ASSERT_EQ(got->as<float>()[i * product.desc().ldc_bytes / 4 + j], 0.0f);
+    }
+  }
+}
+
+// The smallest and the largest exponents of MXFP4, the former subnormal.
+TEST(VnniMxfp4, EveryExponent) {
+  if (HostIsa() < Isa::kAvx512Vnni) GTEST_SKIP() << "this machine has no AVX512-VNNI";
+  for (const int rows : {0, 2}) {
+    Product product(DType::kMxfp4, rows, 2, 32, 256, {});
+    for (int block = 0; block < 8; ++block) {
+      for (int c = 0; c < 32; ++c) product.w()[544 * block + c] = static_cast<std::byte>(32 * block + c);
+    }
+    ASSERT_NO_FATAL_FAILURE(Check(product, "all exponents"));
+    // One block each alone, so that the small ones count.
+    for (int first : {0, 224}) {
+      Product one(DType::kMxfp4, rows, 2, 32, 32, {});
+      for (int c = 0; c < 32; ++c) one.w()[c] = static_cast<std::byte>(first + c);
+      ASSERT_NO_FATAL_FAILURE(Check(one, fmt::format("exponents from {}", first)));
+    }
+  }
+}
+
 TEST(VnniPlan, RefusesWithReason) {
   TargetInfo target;
   target.isa = Isa::kAvx512Vnni;
@@ -418,8 +515,21 @@ TEST(VnniPlan, Prints) {
   EXPECT_EQ(GemmName(desc, "avx512_vnni"), "gemm.avx512_vnni.q8act_q4_k_f32.m1n64k256.silu_mul");
 }
 
-std::string TypeName(const ::testing::TestParamInfo<DType>& info) { return std::string(Name(info.param)); }
-INSTANTIATE_TEST_SUITE_P(Types, Vnni, ::testing::ValuesIn(testing::kQuantTypes), TypeName);
+// Groups of one unit to eight, of more, of more than k; groups that do not divide k.
+std::vector<Encoding> Encodings() {
+  std::vector<Encoding> all(std::begin(testing::kQuantTypes), std::end(testing::kQuantTypes));
+  for (const int group : {32, 64, 128, 160, 256, 512, 1 << 20}) {
+    all.push_back(Encoding::Int4(group, group != 64));
+    if (group == 128) all.push_back(Encoding::Int4(group, false));
+  }
+  return all;
+}
+
+std::string TypeName(const ::testing::TestParamInfo<Encoding>& info) {
+  if (info.param.type != DType::kI4) return std::string(Name(info.param.type));
+  return fmt::format("i4_{}{}", info.param.scales.cols, info.param.scales.zeros ? "_zeros" : "");
+}
+INSTANTIATE_TEST_SUITE_P(Types, Vnni, ::testing::ValuesIn(Encodings()), TypeName);
 
 }  // namespace
 }  // namespace xjit

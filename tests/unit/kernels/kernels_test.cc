@@ -219,7 +219,8 @@ TEST(Library, FixedKernels) {
     EXPECT_EQ(*library.Fixed(name), *kernel);
   }
   EXPECT_EQ(library.Fixed("softmax").status().ToString(),
-            "INVALID_ARGUMENT: no C++ kernel softmax; known are embed, rope_table, gather_rows");
+            "INVALID_ARGUMENT: no C++ kernel softmax; known are embed, rope_table, gather_rows, route, "
+            "moe_sort, grouped_up, grouped_down");
 }
 
 TEST(Library, RowsAreListedOnce) {
@@ -252,7 +253,8 @@ int VerifyRows(const Desc& desc) {
 TEST(Verify, EveryGemmRow) {
   const Epilogue epilogues[] = {{}, {.bias = true, .residual = true}, {.silu_mul = true}};
   for (DType w : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                  DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+                  DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL,
+                  DType::kIQ4_XS, DType::kMxfp4}) {
     for (int rows : {0, 1, 3}) {
       for (const Epilogue& epilogue : epilogues) {
         EXPECT_GT(VerifyRows(Gemm(w, Isa::kAvx2, rows, epilogue)), 0) << Name(w);
@@ -288,9 +290,7 @@ TEST(Verify, EveryRowKernel) {
 }
 
 TEST(Verify, NeedsTheIsa) {
-  if (HostIsa() == Isa::kAmx) GTEST_SKIP() << "this machine has every level";
-  // A row that the host lacks: none is above avx512_bf16, so this host must be below it.
-  if (HostIsa() >= Isa::kAvx512Bf16) GTEST_SKIP() << "this machine runs every row";
+  if (RunnableIsa() >= Isa::kAvx512Bf16) GTEST_SKIP() << "this machine runs every row";
   KernelLibrary library(TargetOf(Isa::kAvx512Bf16), {.verify = true});
   EXPECT_EQ(library.Get(Gemm(DType::kBF16, Isa::kAvx512Bf16, 1)).status().code(),
             absl::StatusCode::kFailedPrecondition);
