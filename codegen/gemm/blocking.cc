@@ -17,6 +17,7 @@ constexpr double kNominalMhz = 2500;
 double PeakGflops(DType a, const TargetInfo& target) {
   switch (a) {
     case DType::kBF16:
+    case DType::kF16:
       return target.bf16_gflops;
     case DType::kQ8Act:
     case DType::kI8Act:
@@ -31,7 +32,7 @@ double Mhz(DType a, const TargetInfo& target) {
   const double peak = PeakGflops(a, target);
   if (a == DType::kF32) return peak > 0 ? 1e3 * peak / (target.isa >= Isa::kAvx512 ? 64 : 32) : kNominalMhz;
   // The peaks of bf16 and int8 are those of tiles where there are any, 1024 and 2048 operations a cycle.
-  const double tiles = a == DType::kBF16 ? 1024 : 2048;
+  const double tiles = a == DType::kBF16 || a == DType::kF16 ? 1024 : 2048;
   return peak > 0 ? 1e3 * peak / (target.isa >= Isa::kAmx ? tiles : 128) : Mhz(DType::kF32, target);
 }
 

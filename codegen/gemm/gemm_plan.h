@@ -35,10 +35,10 @@ struct GemmPlan {
   bool broadcast_a = false;
   // Many rows: the next chunk of a strip is prefetched into L1 while this one is multiplied.
   bool prefetch_a = false;
-  // ymm with vpdpbusd (AVX-VNNI).
-  bool vex_dot = false;
   // Tables of 64 and 128 bytes are looked up in registers (vpermb, vpermi2b).
   bool vbmi = false;
+  // ymm with vpdpbusd (AVX-VNNI).
+  bool vex_dot = false;
   // Bytes of GemmArgs::scratch of each thread.
   int64_t scratch_bytes = 0;
   // Estimated cycles of one core for one row times one column, whole k, weights in L2. Compared between kernels that
