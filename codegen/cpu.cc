@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "codegen/amx/tiles.h"
+
 namespace xjit {
 namespace {
 
@@ -44,13 +46,26 @@ CpuFeatures ReadFeatures() {
   f.leaf7_edx = leaf7.edx;
   if (leaf7.eax >= 1) f.leaf7_1_eax = Cpuid(7, 1).eax;
   if (All(f.leaf1_ecx, Bit(27))) f.xcr0 = ReadXcr0();
-  if (All(f.leaf7_edx, kAmxBits) && All(f.xcr0, kTileState)) f.tile_permission = AskForTiles();
+  if (HasTiles(f)) f.tile_permission = AskForTiles();
   return f;
 }
 
 std::string_view Spoken(Isa isa) {
   constexpr std::array<std::string_view, kNumIsas> kSpoken = {"AVX2", "AVX-512", "AVX-512 VNNI", "AVX-512 BF16", "AMX"};
   return kSpoken[static_cast<size_t>(isa)];
+}
+
+constexpr std::string_view kTilesRefused = "the system refuses AMX tiles (arch_prctl ARCH_REQ_XCOMP_PERM)";
+
+absl::Status CanRun(Isa isa, const CpuFeatures& host) {
+  const std::optional<Isa> own = IsaOf(host), most = RunnableIsa(host);
+  if (!own) return FailedPrecondition("this machine's processor has no AVX2 with FMA and F16C, the least xjit needs");
+  if (isa <= *most) return absl::OkStatus();
+  const std::string has = IsaList(*own);
+  if (isa != Isa::kAmx) return FailedPrecondition("this machine has no {}; it has {}", Spoken(isa), has);
+  if (HasTiles(host) && own == Isa::kAvx512Bf16) return FailedPrecondition("{}; there are {}", kTilesRefused, has);
+  return FailedPrecondition("this machine has no AMX, whose emulator needs {}; it has {}", Spoken(Isa::kAvx512Bf16),
+                            has);
 }
 
 // Size of the data or unified cache of a level; 0 when the leaf lists none. The leaves of Intel and AMD have the same
@@ -76,9 +91,12 @@ std::optional<Isa> IsaOf(const CpuFeatures& f) {
   if (!All(f.leaf7_ebx, kFoundation) || !All(f.xcr0, kZmmState)) return Isa::kAvx2;
   if (!All(f.leaf7_ecx, Bit(11))) return Isa::kAvx512;
   if (!All(f.leaf7_1_eax, Bit(5))) return Isa::kAvx512Vnni;
-  if (!All(f.leaf7_edx, kAmxBits) || !All(f.xcr0, kTileState) || !f.tile_permission) return Isa::kAvx512Bf16;
+  if (!HasTiles(f) || !f.tile_permission) return Isa::kAvx512Bf16;
   return Isa::kAmx;
 }
+
+bool HasTiles(const CpuFeatures& f) { return All(f.leaf7_edx, kAmxBits) && All(f.xcr0, kTileState); }
+bool HasAmxFp16(const CpuFeatures& f) { return HasTiles(f) && All(f.leaf7_1_eax, Bit(21)); }
 
 const CpuFeatures& HostFeatures() {
   static const CpuFeatures features = ReadFeatures();
@@ -87,25 +105,47 @@ const CpuFeatures& HostFeatures() {
 
 Isa HostIsa() { return IsaOf(HostFeatures()).value_or(Isa::kAvx2); }
 
-absl::StatusOr<Isa> ChooseIsa(std::optional<std::string_view> name, std::string_view given, std::optional<Isa> host) {
-  if (!host) return FailedPrecondition("this machine's processor has no AVX2 with FMA and F16C, the least xjit needs");
-  if (!name || *name == "auto") return std::min(*host, Isa::kAvx512Bf16);
+std::optional<Isa> RunnableIsa(const CpuFeatures& f) {
+  const std::optional<Isa> isa = IsaOf(f);
+  return isa == Isa::kAvx512Bf16 && !HasTiles(f) ? Isa::kAmx : isa;
+}
+
+Isa RunnableIsa() { return RunnableIsa(HostFeatures()).value_or(Isa::kAvx2); }
+
+absl::Status PrepareIsa(Isa isa) {
+  XJIT_RETURN_IF_ERROR(CanRun(isa, HostFeatures()));
+  return isa == Isa::kAmx ? PrepareTiles() : absl::OkStatus();
+}
+
+absl::StatusOr<IsaChoice> ChooseIsa(std::optional<std::string_view> name, std::string_view given,
+                                    const CpuFeatures& host) {
+  const std::optional<Isa> own = IsaOf(host);
+  if (!own) return CanRun(Isa::kAvx2, host);
+  if (!name || *name == "auto") {
+    const bool refused = own == Isa::kAvx512Bf16 && HasTiles(host) && !host.tile_permission;
+    return IsaChoice{*own, refused ? fmt::format("{}, falling back to {}", kTilesRefused, Name(*own)) : ""};
+  }
   const std::optional<Isa> isa = ParseIsa(*name);
   if (!isa) {
     return InvalidArgument("{}: not an ISA; known are auto, {}", given, IsaList(static_cast<Isa>(kNumIsas - 1)));
   }
-  if (*isa > *host) {
-    return FailedPrecondition("{}: this machine has no {}; it has {}", given, Spoken(*isa), IsaList(*host));
-  }
-  return *isa;
+  XJIT_RETURN_IF_ERROR(Prefix(CanRun(*isa, host), given));
+  if (*isa <= *own) return IsaChoice{*isa, ""};
+  return IsaChoice{*isa, fmt::format("{}: this machine has no AMX, running under the software emulator (slow)", given)};
 }
 
-absl::StatusOr<Isa> ChooseIsa(std::optional<std::string_view> flag) {
-  const std::optional<Isa> host = IsaOf(HostFeatures());
-  if (flag) return ChooseIsa(flag, fmt::format("--isa {}", *flag), host);
-  const char* env = std::getenv("XJIT_ISA");
-  if (env == nullptr || *env == '\0') return ChooseIsa(std::nullopt, "", host);
-  return ChooseIsa(env, fmt::format("XJIT_ISA={}", env), host);
+absl::StatusOr<IsaChoice> ChooseIsa(std::optional<std::string_view> flag) {
+  const char* env = flag ? nullptr : std::getenv("XJIT_ISA");
+  std::string given;
+  if (flag) {
+    given = fmt::format("--isa {}", *flag);
+  } else if (env != nullptr && *env != '\0') {
+    flag = env;
+    given = fmt::format("XJIT_ISA={}", env);
+  }
+  XJIT_ASSIGN_OR_RETURN(IsaChoice choice, ChooseIsa(flag, given, HostFeatures()));
+  XJIT_RETURN_IF_ERROR(Prefix(PrepareIsa(choice.isa), given));
+  return choice;
 }
 
 std::string CpuName() {
@@ -123,9 +163,15 @@ std::string CpuName() {
   return name.empty() ? "unknown" : std::string(name);
 }
 
-TargetInfo HostCpu() {
+TargetInfo HostCpu() { return HostCpu(HostIsa()); }
+
+TargetInfo HostCpu(Isa isa) {
+  const CpuFeatures& host = HostFeatures();
   TargetInfo target;
-  target.isa = HostIsa();
+  target.isa = isa;
+  target.amx_fp16 = isa == Isa::kAmx && (HasAmxFp16(host) || !HasTiles(host));  // the emulator has it
+  target.vbmi = isa >= Isa::kAvx512 && All(host.leaf7_ecx, Bit(1));
+  target.avx_vnni = All(host.leaf7_1_eax, Bit(4));
   uint32_t leaf = 4;
   if (CacheBytes(leaf, 1) == 0 && Cpuid(0x80000000).eax >= 0x8000001D) leaf = 0x8000001D;
   if (const int64_t bytes = CacheBytes(leaf, 1); bytes > 0) target.l1d_bytes = bytes;

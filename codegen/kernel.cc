@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "codegen/amx/tile_encoding.h"
 #include "ir/support/align.h"
 
 namespace xjit {
@@ -78,11 +79,14 @@ std::string Disassemble(std::span<const uint8_t> code) {
     ZydisDecodedInstruction instruction;
     ZydisDecodedOperand operands[ZYDIS_MAX_OPERAND_COUNT];
     char line[256];
-    if (ZYAN_SUCCESS(
-            ZydisDecoderDecodeFull(&decoder, code.data() + offset, code.size() - offset, &instruction, operands)) &&
-        ZYAN_SUCCESS(ZydisFormatterFormatInstruction(&formatter, &instruction, operands,
-                                                     instruction.operand_count_visible, line, sizeof line, offset,
-                                                     nullptr))) {
+    if (const auto fp16 = DecodeTdpFp16(code.subspan(offset))) {
+      text += fmt::format("{:6x}: tdpfp16ps tmm{}, tmm{}, tmm{}\n", offset, fp16->dest, fp16->a, fp16->b);
+      offset += TdpFp16::kLength;
+    } else if (ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code.data() + offset, code.size() - offset, &instruction,
+                                                   operands)) &&
+               ZYAN_SUCCESS(ZydisFormatterFormatInstruction(&formatter, &instruction, operands,
+                                                            instruction.operand_count_visible, line, sizeof line,
+                                                            offset, nullptr))) {
       text += fmt::format("{:6x}: {}\n", offset, line);
       offset += instruction.length;
     } else {

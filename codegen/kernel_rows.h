@@ -7,6 +7,7 @@
 
 #include "codegen/attention/attention_plan.h"
 #include "codegen/emitter.h"
+#include "codegen/gemm/convert.h"
 #include "codegen/gemm/gemm_plan.h"
 #include "codegen/kernels.h"
 #include "codegen/rows/rows_plan.h"
@@ -54,6 +55,12 @@ struct Family<EltwiseDesc> {
   static constexpr std::string_view kName = "eltwise";
   static std::string KernelName(const EltwiseDesc& desc, const char* row) { return EltwiseName(desc, row); }
 };
+template <>
+struct Family<ConvertDesc> {
+  using Plan = ConvertPlan;
+  static constexpr std::string_view kName = "convert";
+  static std::string KernelName(const ConvertDesc& desc, const char* row) { return ConvertName(desc, row); }
+};
 
 template <typename Desc>
 struct TypedRow {
@@ -79,5 +86,7 @@ template <>
 std::span<const TypedRow<PrepareDesc>> RowsOf();
 template <>
 std::span<const TypedRow<EltwiseDesc>> RowsOf();
+template <>
+std::span<const TypedRow<ConvertDesc>> RowsOf();
 
 }  // namespace xjit

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 
+#include "codegen/amx/tiles.h"
 #include "codegen/cpu.h"
 #include "codegen/gemm/embed.h"
+#include "codegen/gemm/gemm_amx.h"
 #include "codegen/gemm/gemm_bf16.h"
 #include "codegen/gemm/gemm_fma.h"
+#include "codegen/gemm/gemm_int8.h"
 #include "codegen/kernel_rows.h"
+#include "codegen/moe/grouped.h"
+#include "codegen/moe/moe_route.h"
 #include "codegen/rows/rows_kernels.h"
 #include "codegen/verify_kernels.h"
 #include "ir/support/clock.h"
@@ -23,6 +28,16 @@ absl::StatusOr<AttentionMergePlan> PlanAttentionMerge2(const AttentionDesc& desc
   return PlanAttentionMerge(desc, target);
 }
 
+// What was measured on the target goes before what a planner knows.
+template <typename Desc, typename Plan>
+absl::StatusOr<Plan> Tuned(const Desc&, const TargetInfo&, absl::StatusOr<Plan> plan) {
+  return plan;
+}
+absl::StatusOr<GemmPlan> Tuned(const GemmDesc& desc, const TargetInfo& target, absl::StatusOr<GemmPlan> plan) {
+  if (!plan.ok()) return plan;
+  return WithTuning(desc, target, *std::move(plan));
+}
+
 struct Tables {
   std::vector<TypedRow<GemmDesc>> Gemm;
   std::vector<TypedRow<AttentionDesc>> Attention;
@@ -30,14 +45,16 @@ struct Tables {
   std::vector<TypedRow<RopeStoreDesc>> RopeStore;
   std::vector<TypedRow<PrepareDesc>> Prepare;
   std::vector<TypedRow<EltwiseDesc>> Eltwise;
+  std::vector<TypedRow<ConvertDesc>> Convert;
   std::vector<KernelRow> all;
 
   Tables() {
-#define XJIT_KERNEL(family, row, isa, plan_fn, emit_fn)                                                        \
-  family.push_back({#row, isa, [](const family##Desc& desc, const TargetInfo& t) { return plan_fn(desc, t); }, \
-                    [](const family##Desc& desc, const Family<family##Desc>::Plan& plan, Emitter& e) {         \
-                      return emit_fn(desc, plan, e);                                                           \
-                    }});                                                                                       \
+#define XJIT_KERNEL(family, row, isa, plan_fn, emit_fn)                                                             \
+  family.push_back({#row, isa,                                                                                      \
+                    [](const family##Desc& desc, const TargetInfo& t) { return Tuned(desc, t, plan_fn(desc, t)); }, \
+                    [](const family##Desc& desc, const Family<family##Desc>::Plan& plan, Emitter& e) {              \
+                      return emit_fn(desc, plan, e);                                                                \
+                    }});                                                                                            \
   all.push_back({Family<family##Desc>::kName, #row, isa});
 #include "codegen/kernels.inc"
 #undef XJIT_KERNEL
@@ -117,6 +134,10 @@ template <>
 std::span<const TypedRow<EltwiseDesc>> RowsOf() {
   return AllRows().Eltwise;
 }
+template <>
+std::span<const TypedRow<ConvertDesc>> RowsOf() {
+  return AllRows().Convert;
+}
 
 std::vector<KernelRow> KernelRows() { return AllRows().all; }
 
@@ -128,8 +149,13 @@ DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_
   if ((IsQuantized(w) || w == DType::kI4) && target.isa >= Isa::kAvx512Vnni) {
     return target.isa >= Isa::kAmx && many_rows ? DType::kBF16 : DType::kQ8Act;
   }
+  if (w == DType::kF16 && target.isa >= Isa::kAmx && target.amx_fp16 && many_rows) return DType::kF16;
   const bool bf16 = w == DType::kBF16 || w == DType::kF8E4M3 || w == DType::kI8;
   return bf16 && target.isa >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
+}
+
+bool StripsFor(DType activation, bool many_rows) {
+  return many_rows && (activation == DType::kBF16 || activation == DType::kF16 || activation == DType::kI8Act);
 }
 
 KernelLibrary::KernelLibrary(TargetInfo target, KernelLibraryOptions options)
@@ -146,9 +172,8 @@ absl::StatusOr<Kernel> KernelLibrary::Build(const Desc& desc, std::string_view r
   if (absl::Status status = row->emit(desc, *plan, emitter); !status.ok()) return Prefix(status, name);
   if (!options_.verify) return emitter.Finish(name, arena_, plan->scratch_bytes);
 
-  if (row->isa > HostIsa()) {
-    return FailedPrecondition("{}: cannot be verified here, this machine has {}", name, xjit::Name(HostIsa()));
-  }
+  XJIT_RETURN_IF_ERROR(Prefix(PrepareIsa(row->isa), fmt::format("{}: cannot be verified", name)));
+  ConfigureTiles();
   CodeArena trial;  // the library's own arena stays open for more code
   XJIT_ASSIGN_OR_RETURN(Kernel kernel, emitter.Finish(name, trial, plan->scratch_bytes));
   XJIT_RETURN_IF_ERROR(trial.Seal());
@@ -197,10 +222,18 @@ absl::StatusOr<const Kernel*> KernelLibrary::Get(const PrepareDesc& desc, std::s
 absl::StatusOr<const Kernel*> KernelLibrary::Get(const EltwiseDesc& desc, std::string_view row) {
   return GetFrom(eltwise_, desc, row);
 }
+absl::StatusOr<const Kernel*> KernelLibrary::Get(const ConvertDesc& desc, std::string_view row) {
+  return GetFrom(convert_, desc, row);
+}
 
 absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
-  static constexpr std::pair<std::string_view, KernelFn> kFixed[] = {
-      {"embed", &EmbedKernel}, {"rope_table", &RopeTableKernel}, {"gather_rows", &GatherRowsKernel}};
+  static constexpr std::pair<std::string_view, KernelFn> kFixed[] = {{"embed", &EmbedKernel},
+                                                                     {"rope_table", &RopeTableKernel},
+                                                                     {"gather_rows", &GatherRowsKernel},
+                                                                     {"route", &RouteKernel},
+                                                                     {"moe_sort", &MoeSortKernel},
+                                                                     {"grouped_up", &GroupedUpKernel},
+                                                                     {"grouped_down", &GroupedDownKernel}};
   for (const Kernel& kernel : kernels_) {
     if (kernel.code == nullptr && kernel.name == name) return &kernel;
   }
@@ -212,7 +245,8 @@ absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
     kernels_.push_back(std::move(kernel));
     return &kernels_.back();
   }
-  return InvalidArgument("no C++ kernel {}; known are embed, rope_table, gather_rows", name);
+  return InvalidArgument(
+      "no C++ kernel {}; known are embed, rope_table, gather_rows, route, moe_sort, grouped_up, grouped_down", name);
 }
 
 absl::Status KernelLibrary::Seal() { return arena_.Seal(); }
@@ -229,6 +263,7 @@ std::vector<Candidate> KernelLibrary::Candidates(const RopeStoreDesc& desc) cons
 }
 std::vector<Candidate> KernelLibrary::Candidates(const PrepareDesc& desc) const { return CandidatesOf(desc, target_); }
 std::vector<Candidate> KernelLibrary::Candidates(const EltwiseDesc& desc) const { return CandidatesOf(desc, target_); }
+std::vector<Candidate> KernelLibrary::Candidates(const ConvertDesc& desc) const { return CandidatesOf(desc, target_); }
 
 std::string KernelLibrary::Format(const std::vector<Candidate>& candidates) {
   std::string text;
@@ -258,6 +293,7 @@ std::string KernelLibrary::ExplainAll() const {
   ExplainCached(rope_store_, &text);
   ExplainCached(prepare_, &text);
   ExplainCached(eltwise_, &text);
+  ExplainCached(convert_, &text);
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codegen/attention/attention_desc.h"
+#include "codegen/gemm/convert.h"
 #include "codegen/gemm/gemm_desc.h"
 #include "codegen/kernel.h"
 #include "codegen/rows/rows_desc.h"
@@ -27,7 +28,7 @@ struct AttentionMergeDesc : AttentionDesc {
 
 // One row of kernels.inc.
 struct KernelRow {
-  std::string_view family;  // "gemm", "attention", "attention_merge", "rope_store", "prepare", "eltwise"
+  std::string_view family;  // "gemm", "attention", "attention_merge", "rope_store", "prepare", "eltwise", "convert"
   std::string_view row;     // "avx512_vnni"
   Isa isa;                  // the least that grants it
 };
@@ -44,9 +45,10 @@ struct Candidate {
 // The type in which activations enter a matrix product with such a weight. i8act: i8 with a scale a column or one in
 // all, unless it is weight_only. q8act: GGUF's encodings and i4 from avx512_vnni on; but bf16 for many rows on tiles,
 // since a block of 32 fills a bf16 tile and half an int8 one, whose sums would have to leave the tile after each. bf16:
-// bf16, f8e4m3 and other i8 from avx512_bf16 on. Else
-// f32.
+// bf16, f8e4m3 and other i8 from avx512_bf16 on. f16: f16 for many rows on tiles that multiply it. Else f32.
 DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_rows);
+// Whether so many rows of that type come to a matrix product in strips (GemmDesc::strips).
+bool StripsFor(DType activation, bool many_rows);
 
 struct KernelLibraryOptions {
   // Runs each kernel, when it is first asked for, on random data against its scalar reference (`--verify-kernels`);
@@ -72,7 +74,8 @@ class KernelLibrary {
   absl::StatusOr<const Kernel*> Get(const RopeStoreDesc& desc, std::string_view row = {});
   absl::StatusOr<const Kernel*> Get(const PrepareDesc& desc, std::string_view row = {});
   absl::StatusOr<const Kernel*> Get(const EltwiseDesc& desc, std::string_view row = {});
-  // A kernel that is C++: "embed", "rope_table", "gather_rows".
+  absl::StatusOr<const Kernel*> Get(const ConvertDesc& desc, std::string_view row = {});
+  // A kernel that is C++: "embed", "rope_table", "gather_rows", "route", "moe_sort", "grouped_up", "grouped_down".
   absl::StatusOr<const Kernel*> Fixed(std::string_view name);
 
   // Makes all code so far executable. More kernels may be asked for afterwards (and sealed again).
@@ -85,6 +88,7 @@ class KernelLibrary {
   std::vector<Candidate> Candidates(const RopeStoreDesc& desc) const;
   std::vector<Candidate> Candidates(const PrepareDesc& desc) const;
   std::vector<Candidate> Candidates(const EltwiseDesc& desc) const;
+  std::vector<Candidate> Candidates(const ConvertDesc& desc) const;
   // The same as text, a line each: "avx512_vnni  cost 52.1  <- chosen", "avx512_bf16  refused: ...".
   template <typename Desc>
   std::string Explain(const Desc& desc) const {
@@ -125,6 +129,7 @@ class KernelLibrary {
   std::vector<Cached<RopeStoreDesc>> rope_store_;
   std::vector<Cached<PrepareDesc>> prepare_;
   std::vector<Cached<EltwiseDesc>> eltwise_;
+  std::vector<Cached<ConvertDesc>> convert_;
   double compile_ms_ = 0;
 };
 

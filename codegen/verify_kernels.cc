@@ -279,6 +279,9 @@ absl::Status VerifyKernel(const RopeStoreDesc& desc, const Kernel& kernel) {
   Bytes q_in = input(desc.ldqin_bytes, desc.heads * dim), k_in = input(desc.ldkin_bytes, kv_width);
   Bytes v_in = input(desc.ldvin_bytes, kv_width), table(rows * desc.rope_dim * 4);
   noise.Fill(table.as<float>(), rows * desc.rope_dim);
+  Bytes q_gain(4 * dim), k_gain(4 * dim);
+  noise.Fill(q_gain.as<float>(), dim);
+  noise.Fill(k_gain.as<float>(), dim);
   Bytes q(q_bytes), q_want(q_bytes), kv(kv_bytes), kv_want(kv_bytes);
   RopeStoreArgs args{.q_in = q_in.as<float>(),
                      .k_in = k_in.as<float>(),
@@ -287,11 +290,36 @@ absl::Status VerifyKernel(const RopeStoreDesc& desc, const Kernel& kernel) {
                      .q = q_want.data(),
                      .kv = kv_want.data(),
                      .kv_head_bytes = data.kPages * KvPageBytes(desc.kv, dim),
-                     .step = &data.step};
+                     .step = &data.step,
+                     .q_gain = q_gain.as<float>(),
+                     .k_gain = k_gain.as<float>()};
   RopeStoreRef(desc, args, 0, 1, 0, rows);
   args.q = q.data();
   args.kv = kv.data();
   kernel.fn(&args, 0, 1, 0, rows);
+  if (desc.head_norm) {
+    // A normed value is at most sqrt(dim) times its gain; a rotated one is the sum of two.
+    const auto largest = [](Bytes& bytes, int64_t n) {
+      return std::fabs(*std::max_element(bytes.as<float>(), bytes.as<float>() + n,
+                                         [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+    };
+    const double gain = std::max(largest(q_gain, dim), largest(k_gain, dim));
+    const double error = 2 * ref::RmsNormBound(dim, 8) * std::sqrt(static_cast<double>(dim)) * gain *
+                         largest(table, rows * desc.rope_dim) * std::max(1.0f, desc.q_scale);
+    const auto near = [&](DType type, Bytes& got, Bytes& want, int64_t bytes) -> absl::Status {
+      const auto value = [type](Bytes& values, int64_t i) {
+        return type == DType::kBF16 ? Bf16ToF32(values.as<uint16_t>()[i]) : values.as<float>()[i];
+      };
+      for (int64_t i = 0; i < bytes / SizeOf(type); ++i) {
+        const double expected = value(want, i);
+        const double bound = error + (type == DType::kBF16 ? 0x1p-7 * std::fabs(expected) : 0);
+        if (!Within(value(got, i), expected, bound)) return Differs(kernel, 0, i, value(got, i), expected, bound);
+      }
+      return absl::OkStatus();
+    };
+    XJIT_RETURN_IF_ERROR(near(desc.q, q, q_want, q_bytes));
+    return near(desc.kv, kv, kv_want, kv_bytes);
+  }
   // The reference does the kernel's operations in their order.
   const auto same = [&](std::string_view what, Bytes& got, Bytes& want, int64_t bytes) -> absl::Status {
     for (int64_t i = 0; i < bytes; ++i) {
@@ -387,6 +415,46 @@ absl::Status VerifyKernel(const EltwiseDesc& desc, const Kernel& kernel) {
       const float got = y.as<float>(m * desc.ldy_bytes)[i], expected = want.as<float>(m * desc.ldy_bytes)[i];
       const double bound = silu ? (kSiluError + kUnit) * std::fabs(expected) : 0;
       if (!Within(got, expected, bound)) return Differs(kernel, m, i, got, expected, bound);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerifyKernel(const ConvertDesc& desc, const Kernel& kernel) {
+  constexpr int64_t kPanels = 2;
+  Bytes w(kPanels * PanelBytes(desc.w, desc.k)), out(kPanels * desc.panel_out_bytes());
+  RandomPanels(desc.w, kPanels * kPanelColumns, desc.k, kSeed, w.data());
+  ConvertArgs args{.w = w.data(), .out = out.data()};
+  kernel.fn(&args, 0, kPanels, 0, 1);
+  // Unscaled values are those with a scale of one.
+  const auto k = static_cast<size_t>(desc.k);
+  std::vector<float> values(k), scales(k);
+  std::vector<uint8_t> codes(k), zeros(k);
+  for (int64_t n = 0; n < kPanels * kPanelColumns; ++n) {
+    if (desc.to == DType::kF32) {
+      UnpackColumn(desc.w, desc.k, w.data(), n, values.data());
+    } else {
+      UnpackCodes(desc.w, desc.k, w.data(), n, codes.data(), scales.data(), zeros.data());
+      const int64_t depth = ScaledBlocksOf(desc.w, desc.k).depth;
+      for (size_t i = 0; i < k; ++i) {
+        const int zero = zeros[i / static_cast<size_t>(depth)];
+        values[i] = CodeValue(desc.w.type, codes[i], zero);
+      }
+    }
+    const std::byte* panel = out.data() + n / kPanelColumns * desc.panel_out_bytes();
+    const int64_t c = n % kPanelColumns;
+    for (int64_t i = 0; i < desc.k; ++i) {
+      float got;
+      if (desc.to == DType::kF32) {
+        std::memcpy(&got, panel + (i * kPanelColumns + c) * 4, 4);
+      } else {
+        uint16_t half;
+        std::memcpy(&half, panel + (i / 2 * kPanelColumns + c) * 4 + i % 2 * 2, 2);
+        got = Bf16ToF32(half);
+      }
+      if (!Within(got, values[static_cast<size_t>(i)], 0)) {
+        return Differs(kernel, n, i, got, values[static_cast<size_t>(i)], 0);
+      }
     }
   }
   return absl::OkStatus();

@@ -14,5 +14,6 @@ absl::Status VerifyKernel(const AttentionMergeDesc& desc, const Kernel& kernel);
 absl::Status VerifyKernel(const RopeStoreDesc& desc, const Kernel& kernel);
 absl::Status VerifyKernel(const PrepareDesc& desc, const Kernel& kernel);
 absl::Status VerifyKernel(const EltwiseDesc& desc, const Kernel& kernel);
+absl::Status VerifyKernel(const ConvertDesc& desc, const Kernel& kernel);
 
 }  // namespace xjit

@@ -95,6 +95,8 @@ class Engine {
   const std::string& thread_reason() const { return threads_.reason; }
   // One line for the user, or empty.
   const std::string& warning() const { return threads_.warning; }
+  // The same about the ISA: IsaChoice::notice.
+  const std::string& isa_notice() const { return isa_notice_; }
   double load_ms() const { return load_ms_; }
   double compile_ms() const { return compile_ms_; }  // passes, lowering and kernels of all programs so far
   double kernel_compile_ms() const { return kernels_ == nullptr ? 0 : kernels_->compile_ms(); }
@@ -133,6 +135,7 @@ class Engine {
   std::vector<std::string> fuse_notes_;
   TargetInfo target_;
   ThreadChoice threads_;
+  std::string isa_notice_;
   DType kv_dtype_ = DType::kBF16;
   int64_t context_ = 0;
   double load_ms_ = 0, compile_ms_ = 0;

@@ -29,6 +29,8 @@ constexpr std::string_view kKeys[] = {
     "isa",
     "isas",
     "amx_fp16",
+    "vbmi",
+    "avx_vnni",
     "cores",
     "sockets",
     "processing_units",
@@ -121,6 +123,9 @@ absl::StatusOr<TargetInfo> ReadObject(const JsonObject& json) {
     return InvalidArgument("{}: \"{}\" is no ISA (known: {})", json.Place("isa"), isa, IsaList(Isa::kAmx));
   target.isa = *parsed;
   XJIT_ASSIGN_OR_RETURN(target.amx_fp16, json.BoolOr("amx_fp16", false));
+  // Every processor with AMX has both.
+  XJIT_ASSIGN_OR_RETURN(target.vbmi, json.BoolOr("vbmi", target.isa == Isa::kAmx));
+  XJIT_ASSIGN_OR_RETURN(target.avx_vnni, json.BoolOr("avx_vnni", target.isa == Isa::kAmx));
   XJIT_RETURN_IF_ERROR(ReadCores(json, &target));
   for (const Size& size : kSizes) {
     XJIT_ASSIGN_OR_RETURN(target.*size.field, json.IntOr(size.key, target.*size.field, 1, kMaxBytes));
@@ -164,6 +169,8 @@ absl::StatusOr<TargetInfo> ReadMachine(std::string_view name_or_path) {
 std::string MachineText(const TargetInfo& target) {
   nlohmann::ordered_json out = {{"name", target.name}, {"isa", std::string(Name(target.isa))}};
   if (target.amx_fp16) out["amx_fp16"] = true;
+  out["vbmi"] = target.vbmi;
+  out["avx_vnni"] = target.avx_vnni;
   out["sockets"] = target.sockets;
   out["cores"] = target.cores;
   out["threads"] = target.threads;

@@ -1,8 +1,10 @@
 // Packing: all weights of a fused module in the order in which kernels read them.
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 
 #include "codegen/gemm/pack.h"
+#include "frontend/pack_matrix.h"
 #include "frontend/weights.h"
 #include "ir/support/align.h"
 
@@ -29,6 +31,9 @@ std::vector<std::pair<int, int64_t>> PackedOrder(const Weight& w) {
   return order;
 }
 
+// Matrices of a weight, whose panels lie one after the other.
+int64_t Experts(const Weight& w) { return w.type.is_experts() ? w.type.dims[0].size : 1; }
+
 // That the weight can be packed. Before anything is allocated: a model that cannot run costs no memory.
 absl::Status CheckPackable(int64_t layer, const Weight& w) {
   if (w.type.dims.size() == 1) return absl::OkStatus();
@@ -37,8 +42,7 @@ absl::Status CheckPackable(int64_t layer, const Weight& w) {
     return Unimplemented("weights: '@{}'{} is {} and {} (--backend interp runs it)", w.name, place,
                          ToString(w.type.encoding()), why);
   };
-  if (w.type.dims.size() != 2) return refuse("of experts, which have no packed layout yet");
-  if (!HasPanels(w.type.elem) || w.type.scales.kind != Scales::Kind::kNone) return refuse("has no packed layout yet");
+  if (!HasPanels(w.type.encoding())) return refuse("has no packed layout yet");
   XJIT_ASSIGN_OR_RETURN(const WeightRows rows, WeightRows::Of(w));
   for (const WeightRef& ref : rows.refs()) {
     if (!ref.columns().whole()) return refuse("a slice of columns, which is not packed yet");
@@ -57,9 +61,9 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames
     XJIT_RETURN_IF_ERROR(CheckPackable(layer, w));
     entries.push_back({layer, &w, total});
     store->offsets_[{layer, w.name}] = total;
-    const int64_t bytes = w.type.dims.size() == 1
-                              ? PackedColumns(w) * 4
-                              : PackedColumns(w) / kPanelColumns * PanelBytes(w.type.elem, w.type.cols());
+    const int64_t bytes = w.type.dims.size() == 1 ? PackedColumns(w) * 4
+                                                  : Experts(w) * PackedColumns(w) / kPanelColumns *
+                                                        PanelBytes(w.type.encoding(), w.type.cols());
     total += AlignUp(bytes, 64);
     return absl::OkStatus();
   }));
@@ -68,44 +72,71 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames
   CheckpointRows rows(names);
   for (const Entry& entry : entries) {
     XJIT_RETURN_IF_ERROR(entry.weight->type.dims.size() == 1 ? store->PackVector(rows, entry)
-                                                             : store->PackMatrix(names, entry, pool));
+                                                             : store->Pack(names, entry, pool));
   }
   // Reading one tensor maps pages around it too, of tensors that were given back before.
   for (const TensorView& tensor : names.checkpoint().tensors()) names.checkpoint().Discard(tensor);
   return store;
 }
 
-absl::Status WeightStore::PackMatrix(const WeightNames& names, const Entry& entry, WorkerPool& pool) {
+absl::Status WeightStore::Pack(const WeightNames& names, const Entry& entry, WorkerPool& pool) {
   const Weight& w = *entry.weight;
+  const Encoding encoding = w.type.encoding();
+  const auto place = [&](const absl::Status& status) {
+    return Prefix(status, fmt::format("weights: '@{}'{}", w.name,
+                                      entry.layer < 0 ? "" : fmt::format(" of layer {}", entry.layer)));
+  };
   XJIT_ASSIGN_OR_RETURN(const WeightRows refs, WeightRows::Of(w));
   XJIT_ASSIGN_OR_RETURN(const auto sources, names.Sources(entry.layer, w, refs));
-  const int64_t k = w.type.cols(), row_bytes = RowBytes(w.type.elem, k);
-  // A matrix has one ref a part, and encodings with panels have rows that lie side by side.
+  // A matrix has one ref a part.
   for (const auto& source : sources) {
-    const StoredMatrix& m = source.stored.matrices[0];
-    if (m.layout != StoredMatrix::Layout::kRows || m.type != w.type.elem || m.scales != nullptr || m.k != k ||
-        source.add != 0) {
-      return Internal("weights: '@{}' is not stored as {}", w.name, ToString(w.type.encoding()));
+    if (source.stored.encoding != encoding || source.stored.columns != w.type.cols() || source.add != 0 ||
+        !source.keys.empty()) {
+      return Internal("weights: '@{}' is not stored as {}", w.name, ToString(encoding));
     }
   }
-  std::vector<WeightRange> ranges;
-  for (const WeightRef& ref : refs.refs()) ranges.push_back(ref.rows());
-  std::vector<const std::byte*> rows;
-  for (const auto& [part, row] : PackedOrder(w)) {
-    const auto p = static_cast<size_t>(part);
-    rows.push_back(
-        row < 0 ? nullptr : sources[p].stored.matrices[0].values + sources[p].order.Row(ranges[p].At(row)) * row_bytes);
+  const std::vector<int32_t>* order = nullptr;
+  if (encoding.scales.act_order) {
+    if (sources.size() != 1) return Internal("weights: '@{}' joins matrices with orders of their own", w.name);
+    auto own = ActOrder(sources[0].stored.matrices[0]);
+    if (!own.ok()) return place(own.status());
+    order = &(orders_[{entry.layer, w.name}] = *std::move(own));
+  }
+  std::vector<StoredRow> rows;
+  const auto parts = w.parts();
+  std::vector<int64_t> part_row0(1);
+  for (const auto& part : parts) part_row0.push_back(part_row0.back() + part.rows);
+  const auto columns = PackedOrder(w);
+  for (int64_t e = 0; e < Experts(w); ++e) {
+    for (const auto& [part, row] : columns) {
+      if (row < 0) {
+        rows.emplace_back();
+        continue;
+      }
+      const WeightRows::Source at = refs.At(e * w.type.rows() + part_row0[static_cast<size_t>(part)] + row);
+      const auto& source = sources[static_cast<size_t>(at.ref - refs.refs().data())];
+      rows.push_back({&source.stored.matrices[static_cast<size_t>(at.expert)], source.order.Row(at.row)});
+    }
   }
   const int64_t panels = static_cast<int64_t>(rows.size()) / kPanelColumns;
-  // Panels of a quarter MiB of source are taken at a time.
-  const int64_t chunk = std::max<int64_t>(1, (int64_t{256} << 10) / (kPanelColumns * row_bytes));
+  // Panels of a quarter MiB are taken at a time.
+  const int64_t chunk = std::max<int64_t>(1, (int64_t{256} << 10) / PanelBytes(encoding, w.type.cols()));
   std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  absl::Status status;
   std::byte* out = memory_.data() + entry.offset;
   pool.Run([&](int) {
     for (int64_t p = next.fetch_add(chunk); p < panels; p = next.fetch_add(chunk)) {
-      PackPanels(w.type.elem, k, rows, p, std::min(panels, p + chunk), out);
+      const absl::Status packed =
+          PackMatrix(encoding, w.type.cols(), rows, order == nullptr ? std::span<const int32_t>() : *order, p,
+                     std::min(panels, p + chunk), out);
+      if (packed.ok()) continue;
+      const std::lock_guard lock(mutex);
+      status.Update(packed);
+      return;
     }
   });
+  if (!status.ok()) return place(status);
   for (const auto& source : sources) {
     for (const TensorView* tensor : source.stored.tensors) names.checkpoint().Discard(*tensor);
   }
@@ -135,6 +166,12 @@ absl::StatusOr<const std::byte*> WeightStore::Matrix(int64_t layer, const Weight
   const auto it = offsets_.find({layer, weight.name});
   if (it == offsets_.end()) return Internal("weights: '@{}' of layer {} was not packed", weight.name, layer);
   return memory_.data() + it->second;
+}
+
+absl::StatusOr<const int32_t*> WeightStore::Order(int64_t layer, const Weight& weight) const {
+  const auto it = orders_.find({layer, weight.name});
+  if (it == orders_.end()) return Internal("weights: '@{}' of layer {} has no order of columns", weight.name, layer);
+  return it->second.data();
 }
 
 absl::StatusOr<const float*> WeightStore::Vector(int64_t layer, const Weight& weight) const {

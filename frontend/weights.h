@@ -118,6 +118,7 @@ class WeightStore : public PackedWeights {
 
   absl::StatusOr<const std::byte*> Matrix(int64_t layer, const Weight& weight) const override;
   absl::StatusOr<const float*> Vector(int64_t layer, const Weight& weight) const override;
+  absl::StatusOr<const int32_t*> Order(int64_t layer, const Weight& weight) const override;
 
   // Bytes of all packed matrices and vectors.
   int64_t bytes() const { return memory_.size(); }
@@ -129,11 +130,12 @@ class WeightStore : public PackedWeights {
     const Weight* weight = nullptr;
     int64_t offset = 0;
   };
-  absl::Status PackMatrix(const WeightNames& names, const Entry& entry, WorkerPool& pool);
+  absl::Status Pack(const WeightNames& names, const Entry& entry, WorkerPool& pool);
   absl::Status PackVector(CheckpointRows& rows, const Entry& entry);
 
   HugeBuffer memory_;
-  std::map<std::pair<int64_t, std::string>, int64_t> offsets_;  // (layer, name) -> offset
+  std::map<std::pair<int64_t, std::string>, int64_t> offsets_;              // (layer, name) -> offset
+  std::map<std::pair<int64_t, std::string>, std::vector<int32_t>> orders_;  // of those with act_order
 };
 
 // Calls f(layer, weight) for each weight of each layer of the graph, those outside layers (-1) first.

@@ -29,8 +29,8 @@ bool Fits(const Operand& o, OperandKind kind) {
       return type != nullptr && type->is_matrix() && type->elem == DType::kF32 && type->cols() > 0;
     case OperandKind::kAct:
       return type != nullptr && type->is_matrix() && type->cols() > 0 &&
-             (type->elem == DType::kF32 || type->elem == DType::kBF16 || type->elem == DType::kQ8Act ||
-              type->elem == DType::kI8Act);
+             (type->elem == DType::kF32 || type->elem == DType::kBF16 || type->elem == DType::kF16 ||
+              type->elem == DType::kQ8Act || type->elem == DType::kI8Act);
     case OperandKind::kIds:
       return type != nullptr && type->is_tensor() && type->dims.size() == 1 && type->elem == DType::kI32;
     case OperandKind::kRoutes:
@@ -76,7 +76,7 @@ std::string_view KindName(OperandKind kind) {
     case OperandKind::kFloat:
       return "an f32 tensor [rows, columns]";
     case OperandKind::kAct:
-      return "a tensor [rows, columns] of f32, bf16, q8act or i8act";
+      return "a tensor [rows, columns] of f32, bf16, f16, q8act or i8act";
     case OperandKind::kIds:
       return "a tensor [rows] of i32";
     case OperandKind::kRoutes:
@@ -127,11 +127,15 @@ const std::vector<AttrSpec>& PlanAttrs() {
       {"at_rest", std::nullopt, Attr(std::vector<int64_t>{})},
       // Every thread computes the result for itself, into its own arena.
       {"private", Attr(false), std::nullopt},
+      // Of a prepare op: rows lie in strips (support/act_layout.h), columns in the order of that act_order weight's
+      // groups.
+      {"strips", Attr(false), std::nullopt},
+      {"order_of", std::nullopt, Attr(std::string())},
       // The order in which the weight's bytes lie, and a page of the KV cache (plan_layout).
       {"layout", std::nullopt, Attr(std::string())},
       {"kv_layout", std::nullopt, Attr(std::string())},
-      // How a matrix product is cut up (codegen/gemm/blocking.h): kernel family; register or tile grid; rows, columns,
-      // depth of a cache block; threads over rows, columns, depth; columns a thread takes at a time; order of loops.
+      // How a matrix product is cut up (codegen/gemm/blocking.h): kernel; register or tile grid; rows, columns, depth of
+      // a cache block; threads over rows and columns; columns a thread takes at a time; order of loops.
       {"kernel", std::nullopt, Attr(std::string())},
       {"tile", std::nullopt, Attr(std::vector<int64_t>{})},
       {"block", std::nullopt, Attr(std::vector<int64_t>{})},

@@ -32,6 +32,16 @@ int64_t ArenaBytes(const Type& type, int64_t rows, int64_t logit_rows) {
   return count * stride;
 }
 
+bool InStrips(const Value& value) { return value.def != nullptr && value.def->Bool("strips"); }
+
+int64_t ArenaBytes(const Value& value, int64_t rows, int64_t logit_rows) {
+  if (!InStrips(value)) return ArenaBytes(value.type, rows, logit_rows);
+  const auto whole = [](int64_t count) { return AlignUp(std::min(count, kMaxArenaBytes), kStripRows); };
+  Type type = value.type;
+  if (!type.dims.empty() && !type.dims[0].symbolic()) type.dims[0].size = whole(type.dims[0].size);
+  return ArenaBytes(type, whole(rows), whole(logit_rows));
+}
+
 std::optional<int64_t> ArenaOffset(const Value& value) {
   if (value.def == nullptr || !value.def->Has("at")) return std::nullopt;
   if (value.def->result() == &value) return value.def->Int("at");
@@ -134,7 +144,7 @@ absl::Status VerifyMemory(const Module& module, const Function& function) {
       const std::optional<int64_t> at = ArenaOffset(*value);
       if (!at.has_value())
         return InvalidArgument("memory: '%{}' has no place beside its op's first result", value->name);
-      const int64_t bytes = ArenaBytes(value->type, rows, logit_rows);
+      const int64_t bytes = ArenaBytes(*value, rows, logit_rows);
       if (*at < 0 || *at > kMaxArenaBytes || bytes > kMaxArenaBytes) {
         return InvalidArgument("memory: '%{}' lies outside of any arena", value->name);
       }

@@ -14,8 +14,12 @@ absl::Status VerifyModule(const Module& module);
 // kernels need no masks at a row's end; q8act as ir/support/q8_layout.h.
 int64_t RowStrideBytes(DType elem, int64_t cols);
 
-// Bytes of all rows of a value, of its 'L' rows and others; more than kMaxArenaBytes stands for anything larger.
+// Bytes of all rows of a value, of its 'L' rows and others; more than kMaxArenaBytes stands for anything larger. Of a
+// value in strips whole strips.
 int64_t ArenaBytes(const Type& type, int64_t rows, int64_t logit_rows);
+int64_t ArenaBytes(const Value& value, int64_t rows, int64_t logit_rows);
+// Whether the value's rows lie in strips (support/act_layout.h), 16 of which take no more bytes than 16 rows.
+bool InStrips(const Value& value);
 
 // Where plan_memory put a value: attribute `at` of the op that defines it, for results behind its first `at_rest`.
 // nullopt: nowhere.

@@ -25,13 +25,15 @@ class PackedWeights {
   virtual absl::StatusOr<const std::byte*> Matrix(int64_t layer, const Weight& weight) const = 0;
   // f32, in packed column order and padded with zeros to whole panels.
   virtual absl::StatusOr<const float*> Vector(int64_t layer, const Weight& weight) const = 0;
+  // Of a matrix with act_order: int32 [k], the element of the depth that is packed in each place.
+  virtual absl::StatusOr<const int32_t*> Order(int64_t layer, const Weight& weight) const = 0;
 };
 
 // Memory that programs work in. What it gives stays valid as long as it lives; a step is over before the next begins,
 // so all programs may be given the same bytes.
 class WorkMemory {
  public:
-  enum class Use : uint8_t { kArena, kPartial, kOwn, kScratch };
+  enum class Use : uint8_t { kArena, kPartial, kExperts, kOwn, kScratch };
   virtual ~WorkMemory() = default;
   // At least `bytes`, 64-byte aligned; `thread` of kOwn and kScratch.
   virtual absl::StatusOr<std::byte*> Get(Use use, int thread, int64_t bytes) = 0;

@@ -6,6 +6,7 @@
 #include "codegen/gemm/blocking.h"
 #include "ir/chains.h"
 #include "ir/ops.h"
+#include "passes/lower_moe.h"
 
 namespace xjit {
 namespace {
@@ -30,9 +31,12 @@ const std::vector<Lowered>& Table() {
       {OpCode::kPrepare, {"out"}, {"rms_norm"}},
       // Its prologue is prepare's by now.
       {OpCode::kGemm, {}, {"bias", "silu_mul", "residual"}},
-      {OpCode::kRopeStore, {"heads", "kv_heads", "scale", "q", "kv"}, {}},
+      {OpCode::kRopeStore, {"heads", "kv_heads", "scale", "eps", "q", "kv"}, {}},
       // One kernel does both forms: the step that it is given says how rows and cache are shared out.
       {OpCode::kFlashAttention, {"heads", "kv_heads", "window", "kv", "form"}, {}},
+      {OpCode::kRoute, {"top_k", "score", "normalize", "scale", "groups", "top_groups", "group_top", "constant"}, {}},
+      {OpCode::kMoeSort, {"experts", "first"}, {}},
+      {OpCode::kGroupedGemm, {"first", "out"}, {"silu_mul", "combine", "residual"}},
       {OpCode::kRmsNorm, {"eps"}, {}},
       {OpCode::kAdd, {}, {}},
       {OpCode::kMul, {}, {}},
@@ -72,9 +76,11 @@ absl::Status CheckAttrs(const Op& op, const Lowered& lowered) {
   return absl::OkStatus();
 }
 
-// No lowered op has a kernel for its optional operands.
+// Optional operands have kernels in rope_store, which norms heads, route (a bias) and grouped_gemm (the sorted order).
 absl::Status CheckOptional(const Op& op) {
   const OpInfo& info = Info(op.code);
+  if (op.code == OpCode::kRopeStore || op.code == OpCode::kRoute || op.code == OpCode::kGroupedGemm)
+    return absl::OkStatus();
   const size_t required = info.operands.size() - static_cast<size_t>(info.optional);
   if (info.variadic || op.operands.size() - ChainOperands(op) <= required) return absl::OkStatus();
   return NoKernel(op, fmt::format("operand '{}'", info.operands[required].name));
@@ -88,8 +94,22 @@ absl::Status CheckKvType(const Op& op) {
   return NoKernel(op, fmt::format("a KV cache in {}", op.Str("kv")));
 }
 
+// A weight whose depth was sorted by group meets columns that prepare sorted alike, and no other weight does.
+absl::Status CheckOrder(const Op& op) {
+  const Weight* w = op.code == OpCode::kGemm || op.code == OpCode::kEmbed ? op.weight(1) : nullptr;
+  if (w == nullptr) return absl::OkStatus();
+  const Op* def = op.code == OpCode::kGemm ? op.operand(0)->def : nullptr;
+  const std::string order = def != nullptr && def->Has("order_of") ? def->Str("order_of") : "";
+  if (order == (w->type.scales.act_order ? w->name : "")) return absl::OkStatus();
+  return NoKernel(op, order.empty() ? fmt::format("a row in another order than the columns of @{}", w->name)
+                                    : fmt::format("@{} with columns in the order of @{}", w->name, order));
+}
+
 absl::Status CheckShapes(const Op& op) {
-  if (op.code == OpCode::kGemm && op.Has("layout") && op.Str("layout") != kPanelLayout)
+  XJIT_RETURN_IF_ERROR(CheckOrder(op));
+  if (op.code == OpCode::kGroupedGemm) XJIT_RETURN_IF_ERROR(CheckGroupedGemm(op));
+  if ((op.code == OpCode::kGemm || op.code == OpCode::kGroupedGemm) && op.Has("layout") &&
+      op.Str("layout") != kPanelLayout)
     return NoKernel(op, fmt::format("layout '{}'", op.Str("layout")));
   if (op.code == OpCode::kRmsNorm && op.weight(1)->type.cols() != op.operand(0)->type.cols())
     return NoKernel(op, fmt::format("a norm of groups of {} columns", op.weight(1)->type.cols()));
@@ -124,6 +144,12 @@ absl::Status CheckLowerable(const Module& planned) {
   for (const auto& f : planned.functions) {
     for (const auto& op : f->ops) {
       XJIT_RETURN_IF_ERROR(Prefix(CheckLowerable(*op), fmt::format("@{}", f->name)));
+      // plan_blocking found none.
+      if (op->code == OpCode::kGemm && !op->Has("kernel")) {
+        return Prefix(NoKernel(*op, fmt::format("{} by @{} in {}", Name(op->operand(0)->type.elem), op->weight(1)->name,
+                                                ToString(op->weight(1)->type.encoding()))),
+                      fmt::format("@{}", f->name));
+      }
     }
   }
   return absl::OkStatus();

@@ -31,9 +31,6 @@ class PassContext {
   int64_t kv_length = 0;
   int tp = 1;  // ranks that share the model; the module becomes that of `rank`
   int rank = 0;
-  // The plan is to be lowered: layouts and kernels are chosen among those that there are. Else the best ones are named,
-  // whether or not they have been written yet.
-  bool runnable = false;
 
   // Notes for --explain, in order: "fuse_glu: @layer %f: fused", "...: missed: gate has a second user".
   std::vector<std::string> notes;

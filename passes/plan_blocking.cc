@@ -1,10 +1,8 @@
-// plan_blocking: writes how each matrix product is cut up on this machine: kernel family, register or tile grid, cache
-// blocks, loop order and the threads' shares, with every candidate's cost in the notes. Gain: the choice between tiles
-// and vectors, and each block size, is computed from caches, peaks and bandwidth instead of being a constant; a plan
-// for a machine that is not there can be read. A plan that is to run takes the best kernel that exists. After
-// plan_prologues, which decides what a product reads; before plan_memory.
+// plan_blocking: writes how each matrix product is cut up on this machine: kernel, register or tile grid, cache blocks,
+// loop order and the threads' shares, with every candidate's cost in the notes. Gain: the choice between tiles and
+// vectors, and each block size, is computed from caches, peaks and bandwidth instead of being a constant; a plan for a
+// machine that is not there can be read. After plan_prologues, which decides what a product reads; before plan_memory.
 #include <algorithm>
-#include <iterator>
 
 #include "codegen/gemm/blocking.h"
 #include "ir/support/align.h"
@@ -37,7 +35,6 @@ BlockingShape ShapeOf(const Op& op, const PassContext& context) {
   shape.w = w.type.encoding();
   shape.a = op.operand(0)->type.elem;
   shape.interleaved = w.interleaved();
-  if (op.Has("layout")) shape.layout = op.Str("layout");
   if (grouped) {
     const int64_t here = w.type.dims[0].size, all = AllExperts(op.operand(1), here);
     const int64_t slots = std::max<int64_t>(1, shape.m * op.operand(1)->type.cols() * here / all);
@@ -52,29 +49,11 @@ std::string Text(const Blocking& b) {
                    : fmt::format("{} {:.3g} us", b.family, b.cost_us);
 }
 
-std::vector<Blocking> Existing(const std::vector<Blocking>& candidates) {
-  std::vector<Blocking> existing;
-  std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(existing),
-               [](const Blocking& b) { return b.exists; });
-  return existing;
-}
-
-Blocking Choose(const std::vector<Blocking>& candidates, const PassContext& context) {
-  if (context.runnable) {
-    const Blocking runs = ChooseBlocking(Existing(candidates));
-    if (!runs.refused) return runs;
-  }
-  return ChooseBlocking(candidates);
-}
-
-// "amx_bf16 12.3 us (8.1 us of arithmetic, 12.3 us of reading), no kernel yet: avx512_bf16 runs; avx512 refused: ..."
-std::string Why(const Blocking& chosen, const std::vector<Blocking>& candidates) {
+// "amx_bf16 12.3 us (8.1 us of arithmetic, 12.3 us of reading), no kernel yet; avx512 refused: ..."
+std::string Why(const Blocking& chosen, const std::vector<Blocking>& candidates, bool lowerable) {
   std::string text = fmt::format("{} ({})", Text(chosen), chosen.reason);
-  if (!chosen.exists) {
-    const Blocking runs = ChooseBlocking(Existing(candidates));
-    text += runs.refused ? std::string(", no kernel yet") : fmt::format(", no kernel yet: {} runs", runs.family);
-  }
-  if (chosen.busy_threads > 0) text += fmt::format(", {} tasks", chosen.tasks);
+  if (!lowerable) text += ", no kernel yet";
+  text += fmt::format(", {} tasks", chosen.tasks);
   for (const Blocking& b : candidates) {
     if (b.family != chosen.family) text += "; " + Text(b);
   }
@@ -88,12 +67,8 @@ absl::StatusOr<PassResult> PlanBlocking(Module& module, PassContext& context) {
   for (auto& f : module.functions) {
     for (auto& op : f->ops) {
       if (op->code != OpCode::kGemm && op->code != OpCode::kGroupedGemm) continue;
-      std::vector<Blocking> candidates = BlockingCandidates(ShapeOf(*op, context), context.target);
-      // A kernel that would do the product does not do what the op asks for besides.
-      if (!CheckLowerable(*op).ok()) {
-        for (Blocking& b : candidates) b.exists = false;
-      }
-      const Blocking b = Choose(candidates, context);
+      const std::vector<Blocking> candidates = BlockingCandidates(ShapeOf(*op, context), context.target);
+      const Blocking b = ChooseBlocking(candidates);
       if (b.refused) {
         context.Missed(*f, *op, b.reason);
         continue;
@@ -101,12 +76,13 @@ absl::StatusOr<PassResult> PlanBlocking(Module& module, PassContext& context) {
       op->attrs["kernel"] = std::string(b.family);
       op->attrs["tile"] = std::vector<int64_t>{b.tile_m, b.tile_n};
       op->attrs["block"] = std::vector<int64_t>{b.block_m, b.block_n, b.block_k};
-      op->attrs["split"] = std::vector<int64_t>{b.threads_m, b.threads_n, b.threads_k};
+      op->attrs["split"] = std::vector<int64_t>{b.threads_m, b.threads_n};
       op->attrs["chunk"] = b.chunk;
       op->attrs["order"] = b.loop_order;
       op->attrs.erase("unpack_once");
       if (b.unpack_once) op->attrs["unpack_once"] = true;
-      context.Chose(*f, *op, Why(b, candidates));
+      // A kernel that would do the product may not do what the op asks for besides.
+      context.Chose(*f, *op, Why(b, candidates, CheckLowerable(*op).ok()));
       ++changed;
     }
   }

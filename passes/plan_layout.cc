@@ -1,8 +1,7 @@
 // plan_layout: names the order in which the bytes of each packed weight lie, and of a page of the KV cache, so that
 // kernels read one ascending stream and never shuffle. Gain: bytes are arranged once, when a weight is loaded or a
-// token stored, instead of at every read. It depends on encoding and ISA, not on the rows of a step: weights exist once
-// for all programs. A plan that is to run names what the packer makes. After plan_prologues (which knows the cache's
-// type), before plan_memory.
+// token stored, instead of at every read. It depends on neither ISA nor the rows of a step: weights exist once for all
+// programs. After plan_prologues (which knows the cache's type), before plan_memory.
 #include "codegen/attention/attention_desc.h"
 #include "codegen/gemm/blocking.h"
 #include "codegen/gemm/pack.h"
@@ -57,13 +56,11 @@ absl::StatusOr<PassResult> PlanLayout(Module& module, PassContext& context) {
     for (auto& op : f->ops) {
       if (const Weight* w = MatrixOf(*op)) {
         const Encoding encoding = w->type.encoding();
-        std::string_view layout = PackedLayout(encoding, context.target.isa);
-        if (context.runnable) layout = HasPanels(encoding.type) ? kPanelLayout : "";
-        if (layout.empty()) {
-          context.Missed(*f, *op, fmt::format("{} weights have no packed layout", ToString(encoding)));
-        } else {
-          op->attrs["layout"] = std::string(layout);
+        if (HasPanels(encoding)) {
+          op->attrs["layout"] = std::string(kPanelLayout);
           ++changed;
+        } else {
+          context.Missed(*f, *op, fmt::format("{} weights have no packed layout", ToString(encoding)));
         }
       }
       if (const KvDims dims = KvDimsOf(*op); dims.k > 0) {

@@ -49,14 +49,14 @@ class Allocator {
 
 // 64 bytes is a cache line and a zmm; 4 KiB between buffers is avoided by adding one line (stores and loads that are a
 // multiple of 4 KiB apart alias in the store buffer).
-int64_t Bytes(const PassContext& context, const Type& type) {
-  return AlignUp(ArenaBytes(type, context.rows, context.logit_rows), 64) + 64;
+int64_t Bytes(const PassContext& context, const Value& value) {
+  return AlignUp(ArenaBytes(value, context.rows, context.logit_rows), 64) + 64;
 }
 
 // No value may be larger than any machine's memory, so that sums of offsets do not overflow.
 absl::Status CheckSizes(const Module& module, const PassContext& context) {
   auto check = [&context](const Value& value) {
-    if (ArenaBytes(value.type, context.rows, context.logit_rows) <= kMaxArenaBytes) return absl::OkStatus();
+    if (ArenaBytes(value, context.rows, context.logit_rows) <= kMaxArenaBytes) return absl::OkStatus();
     return InvalidArgument("'%{}' is larger than any memory with {} rows", value.name,
                            std::max(context.rows, context.logit_rows));
   };
@@ -89,7 +89,7 @@ void PlanFunction(Function& f, const PassContext& context, std::map<const Value*
         in_place = nullptr;
       // Only the carried value is the function's own to overwrite: other arguments are read by the next layer too.
       if (in_place != nullptr && in_place->def == nullptr && in_place != f.args[0].get()) in_place = nullptr;
-      const int64_t bytes = Bytes(context, value->type);
+      const int64_t bytes = Bytes(context, *value);
       if (const auto known = at.find(value); known != at.end()) {
         offsets.push_back(known->second);
       } else if (in_place != nullptr && at.contains(in_place) && LiveRangeOf(f, in_place).last == static_cast<int>(i)) {
@@ -116,7 +116,7 @@ struct State {
 absl::Status PlaceRepeat(const Function& step, const Op& repeat, const PassContext& context, State* state) {
   auto place = [&](const Value* value) {
     const auto [it, added] = state->values.try_emplace(value, state->bytes);
-    if (added) state->bytes += Bytes(context, value->type);
+    if (added) state->bytes += Bytes(context, *value);
     return it->second;
   };
   // The carried value first, then the other arguments.
@@ -163,7 +163,7 @@ absl::StatusOr<PassResult> PlanMemory(Module& module, PassContext& context) {
         if (places != state.arguments.end() && i < places->second.size()) {
           fixed[arg] = places->second[i];
         } else {
-          fixed[arg] = shared.Place(Bytes(context, arg->type), {-1, live.last});
+          fixed[arg] = shared.Place(Bytes(context, *arg), {-1, live.last});
         }
       }
     }

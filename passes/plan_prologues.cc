@@ -1,7 +1,9 @@
 // plan_prologues: decides what each product reads (int8 blocks, int8 rows, bf16 or f32, by weight encoding and ISA) and
 // makes each distinct prologue one prepare op; likewise the types of q and of the KV cache. For few rows a prologue is
-// private: every thread computes it for itself, which costs less than a barrier. What only the experts' down products
-// read is rounded by the product of gate and up that makes it. After every fuse_ pass, before plan_memory.
+// private: every thread computes it for itself, which costs less than a barrier; for many it may leave strips of rows.
+// A weight whose depth was sorted by group has a prepare op of its own, which sorts the columns alike. What only the
+// experts' down products read is rounded by the product of gate and up that makes it. After every fuse_ pass, before
+// plan_memory.
 #include <algorithm>
 
 #include "codegen/kernels.h"
@@ -22,10 +24,18 @@ bool Private(const PassContext& context, const Type& type, int64_t cols) {
   return (type.dims[0].symbol == 'L' ? context.logit_rows : context.rows) * cols <= kPrivateValues;
 }
 
-DType Activation(const Op& product, const PassContext& context) {
+bool ManyRows(const Op& product, const PassContext& context) {
   const bool logits = product.operand(0)->type.dims[0].symbol == 'L';
-  const int64_t rows = logits ? context.logit_rows : context.rows;
-  return ActivationFor(WeightOf(product)->type.encoding(), context.target, rows > kMaxFewRows);
+  return (logits ? context.logit_rows : context.rows) > kMaxFewRows;
+}
+
+DType Activation(const Op& product, const PassContext& context) {
+  return ActivationFor(WeightOf(product)->type.encoding(), context.target, ManyRows(product, context));
+}
+
+// Of experts each one's columns are sorted, which a row that several of them read cannot be.
+bool SortsColumns(const Op& product) {
+  return product.code == OpCode::kGemm && WeightOf(product)->type.scales.act_order;
 }
 
 // Rows side by side in a row of x: one for each slot where the experts' rows come apart.
@@ -66,7 +76,8 @@ absl::Status PlanProduct(Module& module, Function& f, Op* product, PassContext& 
   const DType act = Activation(*product, context);
   const Chain prologue = product->ChainAttr("prologue");
   Value* x = product->operand(0);
-  if (x->type.elem != DType::kF32 || (prologue.empty() && act == DType::kF32)) return absl::OkStatus();
+  const bool sorts = SortsColumns(*product);
+  if (x->type.elem != DType::kF32 || (prologue.empty() && act == DType::kF32 && !sorts)) return absl::OkStatus();
   if (Op* producer = TailFor(f, *product, act, context)) {
     producer->attrs["out"] = std::string(Name(act));
     producer->result()->type.elem = act;
@@ -78,6 +89,8 @@ absl::Status PlanProduct(Module& module, Function& f, Op* product, PassContext& 
   prepare->operands = {{x, nullptr}};
   prepare->attrs["out"] = std::string(Name(act));
   if (Slots(*product) > 1) prepare->attrs["slots"] = Slots(*product);
+  if (product->code == OpCode::kGemm && StripsFor(act, ManyRows(*product, context))) prepare->attrs["strips"] = true;
+  if (sorts) prepare->attrs["order_of"] = WeightOf(*product)->name;
   for (const ChainItem& item : prologue) {
     prepare->AddItem("prologue", item.name, {product->operands[static_cast<size_t>(std::get<int>(item.args[0]))]},
                      {std::get<double>(item.args[1])});

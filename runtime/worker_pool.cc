@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "codegen/amx/tiles.h"
+
 namespace xjit {
 namespace {
 
@@ -144,12 +146,14 @@ void WorkerPool::Work(int thread, int cpu) {
     for (int i = 0; i < spins && step_.load(std::memory_order_acquire) != step; ++i) Pause();
     while (step_.load(std::memory_order_acquire) != step) step_.wait(step - 1, std::memory_order_acquire);
     if (stop_) return;
+    ConfigureTiles();
     fn_(context_, thread);
     self.done.value.store(step, std::memory_order_release);
   }
 }
 
 void WorkerPool::Run(Fn fn, void* context) {
+  ConfigureTiles();
   if (threads_ == 1) {
     fn(context, 0);
     return;

@@ -39,7 +39,8 @@ class WorkerPool {
   bool pinned() const { return pinned_; }
 
   // Calls fn(context, thread) on every thread, the caller as thread 0; returns when all are done, and what they wrote
-  // is visible. One Run at a time, always from the thread that made the pool when that is pinned.
+  // is visible. One Run at a time, always from the thread that made the pool when that is pinned. Each thread has the
+  // kernels' tile configuration where AMX is used.
   using Fn = void (*)(void* context, int thread);
   void Run(Fn fn, void* context);
   template <class F>

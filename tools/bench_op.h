@@ -14,6 +14,7 @@
 
 #include "codegen/kernels.h"
 #include "codegen/measure.h"
+#include "codegen/moe/moe_plan.h"
 #include "runtime/memory.h"
 #include "runtime/worker_pool.h"
 #include "tools/command.h"
@@ -48,12 +49,31 @@ struct PrepareShape {
   int64_t rows = 1, cols = 0;
   std::string out = "q8act";
   bool norm = false;
+  bool strips = false;
 
   void Register(CLI::App* app);
   absl::StatusOr<PrepareDesc> Desc() const;
 };
 
+// Packed panels unpacked, in cache.
+struct ConvertShape {
+  int64_t n = 128, k = 1024;
+  std::string weights, to = "bf16";
+
+  void Register(CLI::App* app);
+  absl::StatusOr<ConvertDesc> Desc() const;
+};
+
 inline constexpr int64_t kMostCopies = int64_t{1} << 20;
+
+// Experts' products of a step's tokens; see MoeDesc.
+struct MoeShape {
+  int64_t experts = 128, top_k = 8, tokens = 1, hidden = 0, intermediate = 0;
+  std::string weights;
+
+  void Register(CLI::App* app);
+  absl::StatusOr<MoeDesc> Desc(const TargetInfo& target) const;
+};
 
 // Flags of every operation.
 struct BenchOpFlags {
@@ -61,6 +81,7 @@ struct BenchOpFlags {
   int threads = 0;  // 0: the default number
   int64_t copies = 0;
   int reps = 7;
+  std::string vs;  // "onednn": a peer to measure beside; empty: none
   bool json = false;
 
   void Register(CLI::App* app);
@@ -69,8 +90,11 @@ struct BenchOpFlags {
 
 // One kernel with its data, ready to run.
 struct OpRun {
-  // `calls` calls in a row on every thread of the pool, call i on copy i % copies.
-  std::function<void(int thread, int64_t calls)> run;
+  // `calls` calls in a row, on all threads of the pool, call i on copy i % copies.
+  std::function<void(int64_t calls)> run;
+  // The same work by another library, alternated with it; empty: none.
+  std::function<void(int64_t calls)> peer;
+  std::string peer_name;
   int64_t copies = 1;
   double flops = 0;  // of one call, all threads together
   double bytes = 0;  // of one call: what has to come from memory
@@ -107,6 +131,8 @@ class OpBench {
   absl::Status CheckMemory(std::string_view what, int64_t bytes) const;
   // A thread's scratch memory for a kernel, 64-byte aligned.
   absl::Status MakeScratch(int64_t bytes);
+  // The processing unit of each thread.
+  const std::vector<int>& cpus() const { return cpus_; }
   void* scratch(int thread) const { return scratch_[static_cast<size_t>(thread)].data(); }
 
   // Alternates runs of the kernel with a read of memory and with a loop of the kernel's product in registers, `reps`
@@ -114,11 +140,12 @@ class OpBench {
   absl::StatusOr<nlohmann::ordered_json> Measure(const OpRun& op);
 
  private:
-  OpBench(const BenchOpFlags& flags, TargetInfo target, std::unique_ptr<WorkerPool> pool)
-      : flags_(flags), library_(std::move(target)), pool_(std::move(pool)) {}
+  OpBench(const BenchOpFlags& flags, TargetInfo target, std::vector<int> cpus, std::unique_ptr<WorkerPool> pool)
+      : flags_(flags), library_(std::move(target)), cpus_(std::move(cpus)), pool_(std::move(pool)) {}
 
   const BenchOpFlags flags_;
   KernelLibrary library_;
+  std::vector<int> cpus_;
   std::unique_ptr<WorkerPool> pool_;
   std::vector<HugeBuffer> scratch_;
 };
@@ -137,6 +164,8 @@ void PrintResult(const nlohmann::ordered_json& result, bool json);
 
 absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape);
 absl::Status BenchAttention(const BenchOpFlags& flags, const AttentionShape& shape);
+absl::Status BenchConvert(const BenchOpFlags& flags, const ConvertShape& shape);
 absl::Status BenchPrepare(const BenchOpFlags& flags, const PrepareShape& shape);
+absl::Status BenchMoe(const BenchOpFlags& flags, const MoeShape& shape);
 
 }  // namespace xjit::tools

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr char kOperations[] = "gemm, attention, rows";
+constexpr char kOperations[] = "gemm, moe, convert, attention, rows";
 
 // What a read has to pass over so that it comes from memory.
 int64_t MemorySize(const TargetInfo& target) { return std::max<int64_t>(int64_t{256} << 20, 4 * target.l3_bytes); }
@@ -22,7 +22,7 @@ int64_t MemorySize(const TargetInfo& target) { return std::max<int64_t>(int64_t{
 }  // namespace
 
 void BenchOpFlags::Register(CLI::App* app) {
-  app->add_option("--isa", isa, "at most these instructions: auto, avx2, avx512, avx512_vnni, avx512_bf16");
+  app->add_option("--isa", isa, "at most these instructions: auto, avx2, avx512, avx512_vnni, avx512_bf16, amx");
   app->add_option("--threads", threads, "worker threads (default: the physical cores this process may use)")
       ->check(CLI::Range(1, 4096));
   app->add_option(
@@ -32,11 +32,16 @@ void BenchOpFlags::Register(CLI::App* app) {
   app->add_option("--reps", reps, "repetitions; results are their medians")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  app->add_option("--vs", vs,
+                  "measure another library in turns: onednn (gemm; where it was found when xjit was built)");
   app->add_flag("--json", json, "as one JSON document");
 }
 
 absl::StatusOr<Isa> BenchOpFlags::Level() const {
-  return ChooseIsa(isa.empty() ? std::nullopt : std::optional<std::string_view>(isa));
+  XJIT_ASSIGN_OR_RETURN(const IsaChoice choice,
+                        ChooseIsa(isa.empty() ? std::nullopt : std::optional<std::string_view>(isa)));
+  PrintIsaNotice(choice.notice);
+  return choice.isa;
 }
 
 void OpError::Add(double got, double want, double magnitude) {
@@ -52,15 +57,15 @@ absl::Status OpError::Check(std::string_view kernel) const {
 }
 
 absl::StatusOr<std::unique_ptr<OpBench>> OpBench::Create(const BenchOpFlags& flags) {
-  TargetInfo target = HostCpu();
-  XJIT_ASSIGN_OR_RETURN(target.isa, flags.Level());
+  XJIT_ASSIGN_OR_RETURN(const Isa isa, flags.Level());
+  TargetInfo target = HostCpu(isa);
   XJIT_ASSIGN_OR_RETURN(const ThreadChoice choice,
                         ChooseThreads(flags.threads > 0 ? std::optional<int>(flags.threads) : std::nullopt));
   if (!choice.warning.empty()) fmt::print(stderr, "xjit: {}\n", choice.warning);
   target.threads = choice.threads();
   target.cores = choice.usable;
   XJIT_ASSIGN_OR_RETURN(auto pool, WorkerPool::Create({.cpus = choice.cpus}));
-  return std::unique_ptr<OpBench>(new OpBench(flags, std::move(target), std::move(pool)));
+  return std::unique_ptr<OpBench>(new OpBench(flags, std::move(target), choice.cpus, std::move(pool)));
 }
 
 absl::StatusOr<int64_t> OpBench::Copies(int64_t bytes, bool from_memory, int64_t most) const {
@@ -119,7 +124,12 @@ absl::StatusOr<ordered_json> OpBench::Measure(const OpRun& op) {
   // up to a few microseconds. The first calls also warm up.
   constexpr double kLeastSeconds = 4e-3;
   int64_t calls = op.copies;
-  const auto run = [&] { return timed([&](int t) { op.run(t, calls); }); };
+  const auto timed_calls = [&](const std::function<void(int64_t)>& f) {
+    const double start = NowMs();
+    f(calls);
+    return (NowMs() - start) / 1e3;
+  };
+  const auto run = [&] { return timed_calls(op.run); };
   for (double seconds = run(); seconds < kLeastSeconds; seconds = run()) {
     calls = op.copies *
             std::max<int64_t>(2 * calls / op.copies, static_cast<int64_t>(static_cast<double>(calls / op.copies) *
@@ -127,12 +137,15 @@ absl::StatusOr<ordered_json> OpBench::Measure(const OpRun& op) {
   }
 
   read_gb_s();
-  std::vector<double> us, gflops, peak, ratio, gb_s, machine, bandwidth_ratio;
+  if (op.peer) timed_calls(op.peer);
+  std::vector<double> peer_us, vs_peer, us, gflops, peak, ratio, gb_s, machine, bandwidth_ratio;
   for (int r = 0; r < flags_.reps; ++r) {
     const double before = read_gb_s();
     const double seconds = run() / static_cast<double>(calls);
     machine.push_back((before + read_gb_s()) / 2);
     us.push_back(seconds * 1e6);
+    if (op.peer) peer_us.push_back(timed_calls(op.peer) / static_cast<double>(calls) * 1e6);
+    if (op.peer) vs_peer.push_back(peer_us.back() / us.back());
     gb_s.push_back(op.bytes / seconds / 1e9);
     bandwidth_ratio.push_back(gb_s.back() / machine.back());
     if (!op.has_peak) continue;
@@ -151,6 +164,12 @@ absl::StatusOr<ordered_json> OpBench::Measure(const OpRun& op) {
     out["peak_gflops"] = Median(peak);
     out["peak_of"] = fmt::format("{}, {}", xjit::Name(op.peak), xjit::Name(op.peak_isa));
     out["ratio"] = Median(ratio);
+  }
+  if (op.peer) {
+    out["peer"] = op.peer_name;
+    out["peer_us"] = Median(peer_us);
+    if (op.has_peak) out["peer_gflops"] = op.flops / Median(peer_us) / 1e3;
+    out["vs_peer"] = Median(vs_peer);
   }
   out["gb_s"] = Median(gb_s);
   out["machine_read_gb_s"] = Median(machine);
@@ -175,13 +194,23 @@ Command AddBenchOp(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("bench-op", "measure one kernel on random data");
   auto flags = std::make_shared<BenchOpFlags>();
   auto gemm = std::make_shared<GemmShape>();
+  auto convert = std::make_shared<ConvertShape>();
   auto attention = std::make_shared<AttentionShape>();
   auto rows = std::make_shared<PrepareShape>();
+  auto moe = std::make_shared<MoeShape>();
 
   CLI::App* gemm_app = sub->add_subcommand("gemm", "a matrix product with packed weights");
   gemm->Register(gemm_app);
   flags->Register(gemm_app);
   Example(gemm_app, "xjit bench-op gemm --m 1 --n 8960 --k 1536 --weights q4_k --threads 2");
+  CLI::App* moe_app = sub->add_subcommand("moe", "a mixture of experts: routing, gate and up, down");
+  moe->Register(moe_app);
+  flags->Register(moe_app);
+  Example(moe_app, "xjit bench-op moe --experts 128 --top-k 8 --hidden 2048 --intermediate 768 --weights int8");
+  CLI::App* convert_app = sub->add_subcommand("convert", "packed weights unpacked, in cache");
+  convert->Register(convert_app);
+  flags->Register(convert_app);
+  Example(convert_app, "xjit bench-op convert --weights fp8 --to bf16");
   CLI::App* attention_app = sub->add_subcommand("attention", "attention over a paged KV cache");
   attention->Register(attention_app);
   flags->Register(attention_app);
@@ -196,6 +225,8 @@ Command AddBenchOp(CLI::App& app) {
   Example(sub, "xjit bench-op gemm --m 1 --n 8960 --k 1536 --weights q4_k --threads 2");
   return {sub, [=]() -> absl::Status {
             if (gemm_app->parsed()) return BenchGemm(*flags, *gemm);
+            if (moe_app->parsed()) return BenchMoe(*flags, *moe);
+            if (convert_app->parsed()) return BenchConvert(*flags, *convert);
             if (attention_app->parsed()) return BenchAttention(*flags, *attention);
             if (rows_app->parsed()) return BenchPrepare(*flags, *rows);
             const std::vector<std::string> words = sub->remaining();

@@ -47,7 +47,7 @@ class AttentionBench {
     op.bytes = 2.0 * desc_.kv_heads * desc_.head_dim * static_cast<double>(SizeOf(desc_.kv) * TokensRead());
     op.peak = desc_.q == DType::kBF16 ? PeakKind::kBf16Dot : PeakKind::kF32Fma;
     op.peak_isa = ChosenIsa(bench_.library(), desc_);
-    op.run = [this](int thread, int64_t calls) { Run(thread, calls); };
+    op.run = [this](int64_t calls) { bench_.pool().Run([&](int thread) { Run(thread, calls); }); };
     return op;
   }
 

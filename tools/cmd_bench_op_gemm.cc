@@ -1,15 +1,20 @@
-// xjit bench-op gemm: a matrix product with random weights in any encoding.
+// xjit bench-op gemm: a matrix product with random weights in any encoding, as a model's program runs it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
+#include "codegen/gemm/blocking.h"
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/gemm/random_panels.h"
 #include "codegen/rows/rows_ref.h"
+#include "ir/support/act_layout.h"
 #include "ir/support/align.h"
+#include "runtime/executor.h"
 #include "tools/bench_op.h"
+#include "tools/peer.h"
 
 namespace xjit::tools {
 namespace {
@@ -36,7 +41,8 @@ class GemmBench {
     row_isa_ = ChosenIsa(bench_.library(), desc_);
     XJIT_ASSIGN_OR_RETURN(copies_, bench_.Copies(weight_bytes(), shape_.m <= kMaxFewRows));
     XJIT_RETURN_IF_ERROR(MakeWeights());
-    return MakeRows();
+    XJIT_RETURN_IF_ERROR(MakeRows());
+    return MakeProgram();
   }
 
   OpRun Op() {
@@ -48,7 +54,7 @@ class GemmBench {
               : desc_.a == DType::kBF16                            ? PeakKind::kBf16Dot
                                                                    : PeakKind::kF32Fma;
     op.peak_isa = row_isa_;
-    op.run = [this](int thread, int64_t calls) { Run(thread, calls); };
+    op.run = [this](int64_t calls) { Run(calls); };
     return op;
   }
 
@@ -56,7 +62,7 @@ class GemmBench {
   OpError Check() {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     std::fill_n(reinterpret_cast<float*>(c_.data()), c_.size() / 4, nan);
-    bench_.pool().Run([&](int t) { Call(t, copies_ - 1); });
+    Run(copies_);
     GemmArgs args = Args(0, copies_ - 1);
     std::vector<float> want(static_cast<size_t>(c_.size()) / 4), column(static_cast<size_t>(desc_.k));
     args.c = want.data();
@@ -100,18 +106,6 @@ class GemmBench {
   int64_t weight_bytes() const { return desc_.panels() * PanelBytes(desc_.w, desc_.k); }
   int64_t copy_stride() const { return AlignUp(weight_bytes(), 64); }
 
-  // A thread's share: panels; rows where there are many of these and fewer panels than threads.
-  struct Part {
-    int64_t n0, n1, m0, m1;
-  };
-  Part PartOf(int thread) const {
-    const int64_t threads = bench_.threads(), t = thread;
-    if (desc_.rows == 0 && desc_.panels() < threads) {
-      return {0, desc_.panels(), shape_.m * t / threads, shape_.m * (t + 1) / threads};
-    }
-    return {desc_.panels() * t / threads, desc_.panels() * (t + 1) / threads, 0, shape_.m};
-  }
-
   GemmArgs Args(int thread, int64_t copy) const {
     return {.a = a_.data(),
             .w = weights_.data() + copy * copy_stride(),
@@ -120,13 +114,40 @@ class GemmBench {
             .bias = desc_.epilogue.bias ? bias_.data() : nullptr,
             .scratch = bench_.scratch(thread)};
   }
-  void Call(int thread, int64_t copy) const {
-    const Part part = PartOf(thread);
-    const GemmArgs args = Args(thread, copy);
-    if (part.n0 < part.n1 && part.m0 < part.m1) kernel_->fn(&args, part.n0, part.n1, part.m0, part.m1);
+
+  // What a model's program has: for many rows the conversion of the activations and a barrier in front of the product,
+  // whose tasks idle threads take. A few rows are converted once.
+  absl::Status MakeProgram() {
+    view_.rows = shape_.m;
+    program_.emplace(bench_.threads(), shape_.m, &view_);
+    const bool many = desc_.rows == 0;
+    const Kernel* prepare = nullptr;
+    if (many && desc_.a != DType::kF32) {
+      XJIT_ASSIGN_OR_RETURN(prepare, bench_.library().Get(prepare_));
+      XJIT_RETURN_IF_ERROR(bench_.library().Seal());
+    }
+    const PanelTasks share = SharePanels(desc_.panels(), PanelBytes(desc_.w, desc_.k), shape_.m,
+                                         int64_t{bench_.threads()} * kTasksPerThread);
+    for (int64_t copy = 0; copy < copies_; ++copy) {
+      if (prepare != nullptr) {
+        Stage rows{.label = "prepare", .kernel = prepare, .m_kind = GridM::kRows, .m_chunk = kStripRows};
+        program_->Add(rows, PrepareArgs{.x = x_.data(), .out = a_.data()});
+      }
+      Stage product{.label = "gemm",
+                    .kernel = kernel_,
+                    .n_count = desc_.panels(),
+                    .n_chunk = share.panels,
+                    .m_kind = GridM::kRows,
+                    .weight_bytes = weight_bytes()};
+      if (share.rows > 0) product.m_chunk = share.rows;
+      // Few rows of one copy after the other are one stream.
+      product.barrier_after = many || copy + 1 == copies_;
+      program_->AddPerThread(product, [&](int t) { return Args(t, copy); });
+    }
+    return program_->Finish();
   }
-  void Run(int thread, int64_t calls) const {
-    for (int64_t i = 0; i < calls; ++i) Call(thread, i % copies_);
+  void Run(int64_t calls) {
+    for (int64_t i = 0; i < calls; i += copies_) Execute(*program_, bench_.pool());
   }
 
   // Each thread packs the panels that it will read, so that they are on its node.
@@ -152,14 +173,13 @@ class GemmBench {
     const int64_t m = shape_.m, x_stride = desc_.k * 4;
     XJIT_RETURN_IF_ERROR(bench_.CheckMemory(fmt::format("{} rows", m),
                                             m * (x_stride + 3 * desc_.ldc_bytes) + ActivationBytes(desc_, m)));
-    std::vector<float> x(static_cast<size_t>(m * desc_.k));
-    for (float& value : x) value = normal(random_);
+    x_.resize(static_cast<size_t>(m * desc_.k));
+    for (float& value : x_) value = normal(random_);
     // 64: the kernel may read a row up to there.
-    x_ = x;
     XJIT_ASSIGN_OR_RETURN(a_, HugeBuffer::Allocate(ActivationBytes(desc_, m) + 64));
-    const PrepareDesc prepare{
+    prepare_ = {
         .cols = desc_.k, .out = desc_.a, .ldx_bytes = x_stride, .ldo_bytes = desc_.lda_bytes, .strips = desc_.strips};
-    PrepareRef(prepare, {.x = x.data(), .out = a_.data()}, 0, m);
+    PrepareRef(prepare_, {.x = x_.data(), .out = a_.data()}, 0, m);
     XJIT_ASSIGN_OR_RETURN(c_, HugeBuffer::Allocate(m * desc_.ldc_bytes));
     if (desc_.epilogue.residual) {
       XJIT_ASSIGN_OR_RETURN(residual_, HugeBuffer::Allocate(m * desc_.ldc_bytes));
@@ -184,8 +204,24 @@ class GemmBench {
   Isa row_isa_ = Isa::kAvx2;
   int64_t copies_ = 1;
   HugeBuffer weights_, a_, c_, residual_;
+  PrepareDesc prepare_;
+  StepView view_;
+  std::optional<Program> program_;
   std::vector<float> x_, bias_;
 };
+
+// The nearest that a peer has: bf16 for everything that meets bf16, u8 by s8 without scales for what meets int8.
+XjitPeerGemm PeerShape(const OpBench& bench, const GemmShape& shape, const GemmDesc& desc) {
+  using Type = XjitPeerGemm::Type;
+  return {.type = desc.a == DType::kF32    ? Type::kF32
+                  : desc.a == DType::kBF16 ? Type::kBf16
+                                           : Type::kInt8,
+          .m = shape.m,
+          .n = shape.n,
+          .k = shape.k,
+          .threads = bench.threads(),
+          .cpus = bench.cpus().data()};
+}
 
 }  // namespace
 
@@ -194,7 +230,14 @@ absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape) {
   XJIT_ASSIGN_OR_RETURN(const GemmDesc desc, shape.Desc(bench->target()));
   GemmBench gemm(*bench, shape, desc);
   XJIT_RETURN_IF_ERROR(gemm.Prepare());
-  XJIT_ASSIGN_OR_RETURN(const nlohmann::ordered_json measured, bench->Measure(gemm.Op()));
+  OpRun op = gemm.Op();
+  std::unique_ptr<PeerGemm> peer;
+  if (!flags.vs.empty()) {
+    XJIT_ASSIGN_OR_RETURN(peer, PeerGemm::Load(flags.vs, PeerShape(*bench, shape, desc)));
+    op.peer = [&peer](int64_t calls) { peer->Run(calls); };
+    op.peer_name = flags.vs;
+  }
+  XJIT_ASSIGN_OR_RETURN(const nlohmann::ordered_json measured, bench->Measure(op));
   const OpError error = gemm.Check();
   XJIT_RETURN_IF_ERROR(error.Check(gemm.kernel().name));
   nlohmann::ordered_json out = {{"op", "gemm"},

@@ -81,6 +81,48 @@ absl::StatusOr<GemmDesc> GemmShape::Desc(const TargetInfo& target) const {
   return desc;
 }
 
+void MoeShape::Register(CLI::App* app) {
+  app->add_option("--experts", experts, "experts to choose from")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->capture_default_str();
+  app->add_option("--top-k", top_k, "experts of a token")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->capture_default_str();
+  app->add_option("--tokens", tokens, "tokens of a step")
+      ->check(CLI::Range(int64_t{1}, kMostRows))
+      ->capture_default_str();
+  app->add_option("--hidden", hidden, "values of a token")->check(CLI::Range(int64_t{1}, kMostDepth));
+  app->add_option("--intermediate", intermediate, "values between an expert's products")
+      ->check(CLI::Range(int64_t{1}, kMostDepth));
+  app->add_option("--weights", weights, WeightNames())->type_name("ENCODING");
+}
+
+absl::StatusOr<MoeDesc> MoeShape::Desc(const TargetInfo& target) const {
+  for (const auto& [flag, value] : {std::pair{"--hidden", hidden}, std::pair{"--intermediate", intermediate}}) {
+    if (value < 1) return InvalidArgument("moe: {} is missing", flag);
+  }
+  if (top_k > experts) return InvalidArgument("moe: --top-k {} of --experts {}", top_k, experts);
+  if (weights.empty()) return InvalidArgument("moe: --weights is missing; known are {}", WeightNames());
+  const auto w = WeightNamed(weights);
+  if (!w.has_value() || !HasPanels(*w)) {
+    return InvalidArgument("moe: --weights {} is not known; known are {}", weights, WeightNames());
+  }
+  const int block = w->type == DType::kI4 ? w->scales.cols : Info(w->type).block_elems;
+  for (const auto& [flag, value] : {std::pair{"--hidden", hidden}, std::pair{"--intermediate", intermediate}}) {
+    if (value % block != 0)
+      return InvalidArgument("moe: {} {} is no multiple of {}, the block of {}", flag, value, block, weights);
+  }
+  MoeDesc desc{.experts = experts,
+               .rows = tokens,
+               .slots = top_k,
+               .hidden = hidden,
+               .intermediate = intermediate,
+               .gate_up = *w,
+               .down = *w};
+  desc.x = desc.mid = ActivationFor(*w, target, tokens > kMaxFewRows);
+  return desc;
+}
+
 void AttentionShape::Register(CLI::App* app) {
   app->add_option("--heads", heads, "query heads")->check(CLI::Range(1, 4096));
   app->add_option("--kv-heads", kv_heads, "KV heads, a divisor of the query heads")->check(CLI::Range(1, 4096));
@@ -121,15 +163,36 @@ absl::StatusOr<AttentionDesc> AttentionShape::Desc(Isa isa) const {
   return desc;
 }
 
+void ConvertShape::Register(CLI::App* app) {
+  app->add_option("--n", n, "columns")->check(CLI::Range(int64_t{1}, kMostColumns))->capture_default_str();
+  app->add_option("--k", k, "depth, a multiple of the encoding's block")
+      ->check(CLI::Range(int64_t{1}, kMostDepth))
+      ->capture_default_str();
+  app->add_option("--weights", weights, WeightNames())->type_name("ENCODING");
+  app->add_option("--to", to, "bf16 (pairs, without their scale) or f32")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+}
+
+absl::StatusOr<ConvertDesc> ConvertShape::Desc() const {
+  if (weights.empty()) return InvalidArgument("convert: --weights is missing; known are {}", WeightNames());
+  const auto w = WeightNamed(weights);
+  if (!w.has_value() || !HasPanels(*w)) {
+    return InvalidArgument("convert: --weights {} is not known; known are {}", weights, WeightNames());
+  }
+  return ConvertDesc{.w = *w, .to = to == "f32" ? DType::kF32 : DType::kBF16, .k = k};
+}
+
 void PrepareShape::Register(CLI::App* app) {
   app->add_option("--rows", rows, "rows of activations")
       ->check(CLI::Range(int64_t{1}, kMostRows))
       ->capture_default_str();
   app->add_option("--cols", cols, "values of a row")->check(CLI::Range(int64_t{1}, kMostDepth));
-  app->add_option("--out", out, "what they become: f32, bf16, q8act")
-      ->check(CLI::IsMember({"f32", "bf16", "q8act"}))
+  app->add_option("--out", out, "what they become: f32, bf16, q8act, i8act")
+      ->check(CLI::IsMember({"f32", "bf16", "q8act", "i8act"}))
       ->capture_default_str();
   app->add_flag("--norm", norm, "RMSNorm first");
+  app->add_flag("--strips", strips, "as strips, the form for many rows: bf16, i8act");
 }
 
 absl::StatusOr<PrepareDesc> PrepareShape::Desc() const {
@@ -144,7 +207,8 @@ absl::StatusOr<PrepareDesc> PrepareShape::Desc() const {
   desc.eps = norm ? 1e-5f : 0;
   desc.out = type;
   desc.ldx_bytes = RowStrideBytes(DType::kF32, cols);
-  desc.ldo_bytes = RowStrideBytes(type, cols);
+  desc.ldo_bytes = strips ? 0 : RowStrideBytes(type, cols);
+  desc.strips = strips;
   return desc;
 }
 

@@ -59,11 +59,12 @@ absl::StatusOr<std::string> FromConfig(const IrFlags& flags, const Checkpoint& c
   if (flags.model.isa != "auto") {
     const auto isa = ParseIsa(flags.model.isa);
     if (!isa.has_value()) return InvalidArgument("--isa {}: unknown (known: {})", flags.model.isa, IsaList(Isa::kAmx));
-    if (*isa > context.target.isa) {
-      return FailedPrecondition("--isa {}: {} has {}", flags.model.isa, context.target.name,
-                                IsaList(context.target.isa));
+    const Isa most = flags.machine.empty() ? RunnableIsa() : context.target.isa;
+    if (*isa > most) {
+      return FailedPrecondition("--isa {}: {} has {}", flags.model.isa, context.target.name, IsaList(most));
     }
     context.target.isa = *isa;
+    if (flags.machine.empty()) context.target.amx_fp16 = HostCpu(*isa).amx_fp16;
   }
   if (flags.model.threads > 0) context.target.threads = flags.model.threads;
   XJIT_ASSIGN_OR_RETURN(context.kv_dtype, ParseKvDtype(flags.model.kv_dtype, checkpoint));

@@ -18,15 +18,18 @@ struct KernelsFlags {
 };
 
 absl::Status PrintTable(bool json) {
-  const Isa host = HostIsa();
+  const Isa host = HostIsa(), most = RunnableIsa();
   ordered_json list = ordered_json::array();
   if (!json) fmt::print("{:<16}  {:<12}  {:<12}  {}\n", "family", "row", "isa", "available");
   for (const KernelRow& row : KernelRows()) {
-    const bool available = row.isa <= host;
+    const bool available = row.isa <= most;
     if (json) {
       list.push_back({{"family", row.family}, {"row", row.row}, {"isa", Name(row.isa)}, {"available", available}});
     } else {
-      fmt::print("{:<16}  {:<12}  {:<12}  {}\n", row.family, row.row, Name(row.isa), available ? "yes" : "no");
+      fmt::print("{:<16}  {:<12}  {:<12}  {}\n", row.family, row.row, Name(row.isa),
+                 row.isa <= host ? "yes"
+                 : available     ? "emulated"
+                                 : "no");
     }
   }
   if (json) {
@@ -82,14 +85,15 @@ absl::Status PrintSelection(const TargetInfo& target, const std::string& name, c
 
 absl::Status Run(const KernelsFlags& f) {
   if (f.family.empty()) return PrintTable(f.json);
-  TargetInfo target = HostCpu();
+  TargetInfo target;
   // Plans are made for any machine, so the ISA may be above this one's.
   if (f.isa.empty() || f.isa == "auto") {
-    XJIT_ASSIGN_OR_RETURN(target.isa, ChooseIsa(std::nullopt));
+    XJIT_ASSIGN_OR_RETURN(const IsaChoice choice, ChooseIsa(std::nullopt));
+    target = HostCpu(choice.isa);
   } else {
     const auto isa = ParseIsa(f.isa);
     if (!isa.has_value()) return InvalidArgument("--isa {}: not known; known are auto, {}", f.isa, IsaList(Isa::kAmx));
-    target.isa = *isa;
+    target = HostCpu(*isa);
   }
   if (f.family == "gemm") {
     XJIT_ASSIGN_OR_RETURN(const GemmDesc desc, f.gemm.Desc(target));

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include "frontend/model_text.h"
 
@@ -35,7 +36,9 @@ void ModelFlags::Register(CLI::App* app) {
       ->required()
       ->type_name("MODEL");
   app->add_option("--threads", threads, "worker threads (default: the physical cores this process may use)");
-  app->add_option("--isa", isa, "auto, avx2, avx512, avx512_vnni, avx512_bf16: at most these instructions")
+  app->add_option("--isa", isa,
+                  "auto, avx2, avx512, avx512_vnni, avx512_bf16, amx: at most these instructions; amx on a machine "
+                  "without it runs under a software emulator, slowly")
       ->capture_default_str();
   app->add_option("--kv-dtype", kv_dtype,
                   "bf16 or f32: how keys and values are kept (default: the manifest's, else bf16)");
@@ -80,12 +83,19 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelFlags::Load(std::shared_ptr<const C
     options.kv_dtype = *checkpoint->defaults().kv_dtype;
   auto engine = Engine::Create(std::move(checkpoint), options);
   if (!engine.ok()) return engine.status();
+  PrintIsaNotice((*engine)->isa_notice());
   if (!(*engine)->warning().empty()) fmt::print(stderr, "xjit: {}\n", (*engine)->warning());
   if (explain) {
     XJIT_ASSIGN_OR_RETURN(const std::string text, (*engine)->Explain(1));
     fmt::print(stderr, "{}", text);
   }
   return engine;
+}
+
+void PrintIsaNotice(const std::string& notice) {
+  static bool printed = false;
+  if (notice.empty() || std::exchange(printed, true)) return;
+  fmt::print(stderr, "xjit: {}\n", notice);
 }
 
 absl::StatusOr<LoadedModel> LoadWithTokenizer(const ModelFlags& flags) {

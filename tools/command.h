@@ -48,6 +48,9 @@ struct LoadedModel {
 };
 absl::StatusOr<LoadedModel> LoadWithTokenizer(const ModelFlags& flags);
 
+// IsaChoice::notice on stderr, once a process; nothing for an empty one.
+void PrintIsaNotice(const std::string& notice);
+
 // Adds `  Example: ...` to a command's help.
 void Example(CLI::App* app, const std::string& text);
 

@@ -25,8 +25,8 @@ std::string AttentionName(const AttentionDesc& desc, const char* row) {
 }
 
 std::string RopeStoreName(const RopeStoreDesc& desc, const char* row) {
-  return fmt::format("rope_store.{}.{}_{}.h{}kv{}d{}r{}", row, Name(desc.q), Name(desc.kv), desc.heads, desc.kv_heads,
-                     desc.head_dim, desc.rope_dim);
+  return fmt::format("rope_store.{}.{}_{}.h{}kv{}d{}r{}{}", row, Name(desc.q), Name(desc.kv), desc.heads, desc.kv_heads,
+                     desc.head_dim, desc.rope_dim, desc.head_norm ? ".norm" : "");
 }
 
 std::string AttentionMergeName(const AttentionDesc& desc, const char* row) {

@@ -110,14 +110,17 @@ struct AttentionArgs {
   void* scratch = nullptr;
 };
 
-// rope_store: for each token, rotates q and k, writes q scaled and converted, and stores k and v into their page. Grid
-// m = rows of the step, n unused.
+// rope_store: for each token, norms the heads of q and k if asked to, rotates q and k, writes q scaled and converted,
+// and stores k and v into their page. Grid m = rows of the step, n unused.
 struct RopeStoreDesc {
   int heads = 0, kv_heads = 0, head_dim = 0;
   int rope_dim = 0;        // rotated leading dimensions of a head, pairs (i, i + rope_dim/2); a multiple of 2
   DType q = DType::kBF16;  // kBF16 or kF32
   DType kv = DType::kBF16;
   float q_scale = 1;  // softmax scale * log2(e)
+  // Each head of q and k first becomes x * gain / sqrt(mean(x^2) + eps).
+  bool head_norm = false;
+  float eps = 0;
   // From row to row of the f32 inputs, which may be columns of one joined matrix, and of the output.
   int64_t ldqin_bytes = 0, ldkin_bytes = 0, ldvin_bytes = 0;
   int64_t ldq_bytes = 0;
@@ -132,6 +135,8 @@ struct RopeStoreArgs {
   void* kv = nullptr;
   int64_t kv_head_bytes = 0;
   const StepView* step = nullptr;
+  const float* q_gain = nullptr;  // [head_dim], with head_norm
+  const float* k_gain = nullptr;
 };
 
 // attention_merge: combines the partial results of step->merge[m0..m1) into rows of out. Grid m = merges, n unused.

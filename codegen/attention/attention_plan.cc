@@ -174,6 +174,10 @@ absl::StatusOr<RopeStorePlan> PlanRopeStore(const RopeStoreDesc& desc) {
       return Unimplemented("rope_store: type {} (bf16 and f32 are known)", Name(type));
     }
   }
+  // 1 / rms of each lies on the stack.
+  if (desc.head_norm && desc.heads + desc.kv_heads > 1024) {
+    return Unimplemented("rope_store: norms of {} heads (at most 1024)", desc.heads + desc.kv_heads);
+  }
   const int64_t q_bytes = desc.q == DType::kBF16 ? 2 : 4;
   const int64_t q_values = int64_t{desc.heads} * desc.head_dim, kv_values = int64_t{desc.kv_heads} * desc.head_dim;
   if (desc.ldqin_bytes < 4 * q_values || desc.ldkin_bytes < 4 * kv_values || desc.ldvin_bytes < 4 * kv_values ||
@@ -185,6 +189,12 @@ absl::StatusOr<RopeStorePlan> PlanRopeStore(const RopeStoreDesc& desc) {
   return RopeStorePlan{};
 }
 
+// Each head is read once more, at two loads a cycle; its division and root overlap with other heads'.
+double NormCost(const RopeStoreDesc& desc, int lanes) {
+  const int heads = desc.heads + desc.kv_heads;
+  return desc.head_norm ? heads * (0.5 * desc.head_dim / lanes + 20) : 0;
+}
+
 }  // namespace
 
 absl::StatusOr<RopeStorePlan> PlanRopeStore512(const RopeStoreDesc& desc, const TargetInfo& target) {
@@ -192,14 +202,14 @@ absl::StatusOr<RopeStorePlan> PlanRopeStore512(const RopeStoreDesc& desc, const 
   XJIT_ASSIGN_OR_RETURN(RopeStorePlan plan, PlanRopeStore(desc));
   plan.vector_bytes = 64;
   plan.convert_bf16 = target.isa >= Isa::kAvx512Bf16;
-  plan.cost = 1.0 * desc.heads * desc.head_dim / 16 + 2.0 * desc.kv_heads * desc.head_dim;
+  plan.cost = 1.0 * desc.heads * desc.head_dim / 16 + 2.0 * desc.kv_heads * desc.head_dim + NormCost(desc, 16);
   return plan;
 }
 
 absl::StatusOr<RopeStorePlan> PlanRopeStore2(const RopeStoreDesc& desc, const TargetInfo&) {
   XJIT_ASSIGN_OR_RETURN(RopeStorePlan plan, PlanRopeStore(desc));
   plan.vector_bytes = 32;
-  plan.cost = 1.0 * desc.heads * desc.head_dim / 8 + 3.0 * desc.kv_heads * desc.head_dim;
+  plan.cost = 1.0 * desc.heads * desc.head_dim / 8 + 3.0 * desc.kv_heads * desc.head_dim + NormCost(desc, 8);
   return plan;
 }
 

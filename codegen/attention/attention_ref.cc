@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "ir/support/ref/norm.h"
+
 namespace xjit {
 namespace {
 
@@ -147,7 +149,12 @@ void RopeStoreRef(const RopeStoreDesc& desc, const RopeStoreArgs& args, int64_t,
       const float* x = head < desc.heads                   ? q_in + head * dim
                        : head < desc.heads + desc.kv_heads ? k_in + (head - desc.heads) * dim
                                                            : v_in + (head - desc.heads - desc.kv_heads) * dim;
-      std::vector<float> y(x, x + dim);
+      std::vector<float> y(x, x + dim), normed;
+      if (desc.head_norm && head < desc.heads + desc.kv_heads) {
+        normed.resize(y.size());
+        ref::RmsNorm(x, head < desc.heads ? args.q_gain : args.k_gain, dim, desc.eps, normed.data());
+        x = normed.data();
+      }
       if (head < desc.heads + desc.kv_heads) {
         for (int64_t i = 0; i < half; ++i) {
           y[static_cast<size_t>(i)] = std::fma(x[i], cosine[i], -(x[i + half] * sine[i]));

@@ -1,5 +1,6 @@
 // rope_store: rotary embedding of q and k of each row (Su et al. 2021, arXiv:2104.09864; half-split pairs), q scaled
-// and converted, k and v stored at the token's place in its page. Neighbouring tokens of a page may be stored by other
+// and converted, k and v stored at the token's place in its page; with head_norm a first walk leaves 1 / rms of each
+// head on the stack, and the second multiplies as it rotates. Neighbouring tokens of a page may be stored by other
 // threads at the same time, so a store touches the token's own bytes only: dwords of K, halves of dwords of bf16 V.
 #include <cstddef>
 #include <functional>
@@ -27,6 +28,7 @@ class RopeStoreEmitter {
 
  private:
   enum Slot { kIndex, kEnd, kArgs, kKIn, kVIn, kSlots };
+  static constexpr int kNorms = 8 * kSlots;  // f32 of each head of q, then of k, from rsp on
   Xbyak::Address Var(Slot slot) const { return e_.qword[e_.rsp + 8 * slot]; }
   // A register of 16 (zmm) or 8 (ymm) lanes.
   static Xmm Lanes(int index, int lanes) {
@@ -36,6 +38,10 @@ class RopeStoreEmitter {
   int HeadBytes() const { return 4 * Dim(); }
 
   void LoadRow();
+  void HeadNorms();
+  void HeadNormsOf(int heads);
+  // One chunk of the gains, for both values of its pairs.
+  void LoadGains(size_t gain, int i, int lanes);
   // One chunk of pairs of all q heads, then of all k heads.
   void Rotate(int i, int lanes);
   void RotatePair(int lanes, const Reg64& in, int i);
@@ -57,11 +63,14 @@ class RopeStoreEmitter {
   Regs regs_;
   // In use for the whole kernel.
   Regs::Gpr64 in_ = regs_.Gpr("in"), table_ = regs_.Gpr("table"), q_ = regs_.Gpr("q"), k_ = regs_.Gpr("k"),
-              v_ = regs_.Gpr("v"), from_ = regs_.Gpr("from"), to_ = regs_.Gpr("to"), left_ = regs_.Gpr("left");
+              v_ = regs_.Gpr("v"), from_ = regs_.Gpr("from"), to_ = regs_.Gpr("to"), left_ = regs_.Gpr("left"),
+              norm_ = regs_.Gpr("norm");
   Regs::VecList x1_ = regs_.Vecs("x1"), x2_ = regs_.Vecs("x2"), y1_ = regs_.Vecs("y1"), t_ = regs_.Vecs("t"),
                 cos_ = regs_.Vecs("cos"), sin_ = regs_.Vecs("sin"), scale_ = regs_.Vecs("scale"),
                 one_ = regs_.Vecs("one"), half_ulp_ = regs_.Vecs("half_ulp"), quiet_ = regs_.Vecs("quiet"),
-                shift_ = regs_.Vecs("shift");
+                shift_ = regs_.Vecs("shift", vec_.wide() ? 1 : 0),
+                gain1_ = regs_.Vecs("gain1", desc_.head_norm ? 1 : 0),
+                gain2_ = regs_.Vecs("gain2", desc_.head_norm ? 1 : 0);
 };
 
 void RopeStoreEmitter::PackBf16(int x, int lanes) {
@@ -175,6 +184,14 @@ void RopeStoreEmitter::RotatePair(int lanes, const Reg64& in, int i) {
             c = Lanes(cos_[0], lanes), s = Lanes(sin_[0], lanes);
   e_.vmovups(x1, e_.ptr[in + 4 * i]);
   e_.vmovups(x2, e_.ptr[in + 4 * i + HeadBytes() / 2]);
+  if (desc_.head_norm) {
+    e_.vbroadcastss(t, e_.dword[*norm_]);
+    e_.add(norm_, 4);
+    e_.vmulps(x1, x1, t);
+    e_.vmulps(x2, x2, t);
+    e_.vmulps(x1, x1, Lanes(gain1_[0], lanes));
+    e_.vmulps(x2, x2, Lanes(gain2_[0], lanes));
+  }
   e_.vmulps(t, x2, s);
   e_.vmovaps(y1, x1);
   e_.vfmsub213ps(y1, c, t);
@@ -182,10 +199,54 @@ void RopeStoreEmitter::RotatePair(int lanes, const Reg64& in, int i) {
   e_.vfmadd213ps(x2, c, t);
 }
 
+void RopeStoreEmitter::LoadGains(size_t gain, int i, int lanes) {
+  if (!desc_.head_norm) return;
+  const auto gains = regs_.Gpr("gains");
+  e_.mov(gains, Var(kArgs));
+  e_.mov(gains, e_.qword[*gains + static_cast<int>(gain)]);
+  e_.vmovups(Lanes(gain1_[0], lanes), e_.ptr[*gains + 4 * i]);
+  e_.vmovups(Lanes(gain2_[0], lanes), e_.ptr[*gains + 4 * i + HeadBytes() / 2]);
+}
+
+// 1 / rms of the heads at from_, to norm_ on.
+void RopeStoreEmitter::HeadNormsOf(int heads) {
+  Label head;
+  e_.mov(left_, heads);
+  e_.L(head);
+  vec_.Zero(x1_[0]);
+  for (int i = 0; i < Dim(); i += vec_.lanes()) {
+    e_.vmovups(vec_(x2_[0]), e_.ptr[*from_ + 4 * i]);
+    e_.vfmadd231ps(vec_(x1_[0]), vec_(x2_[0]), vec_(x2_[0]));
+  }
+  vec_.SumOfLanes(x1_[0], t_[0]);
+  const Xmm s(x1_[0]), one(x2_[0]);
+  e_.vdivss(s, s, e_.ConstF32(static_cast<float>(Dim())));
+  e_.vaddss(s, s, e_.ConstF32(desc_.eps));
+  e_.vsqrtss(s, s, s);
+  e_.vmovss(one, e_.ConstF32(1));
+  e_.vdivss(s, one, s);
+  e_.vmovss(e_.dword[*norm_], s);
+  e_.add(norm_, 4);
+  e_.add(from_, HeadBytes());
+  e_.sub(left_, 1);
+  e_.jnz(head);
+}
+
+void RopeStoreEmitter::HeadNorms() {
+  if (!desc_.head_norm) return;
+  e_.lea(norm_, e_.ptr[e_.rsp + kNorms]);
+  e_.mov(from_, in_);
+  HeadNormsOf(desc_.heads);
+  e_.mov(from_, Var(kKIn));
+  HeadNormsOf(desc_.kv_heads);
+}
+
 void RopeStoreEmitter::Rotate(int i, int lanes) {
   const int half = Dim() / 2;
   e_.vmovups(Lanes(cos_[0], lanes), e_.ptr[*table_ + 4 * i]);
   e_.vmovups(Lanes(sin_[0], lanes), e_.ptr[*table_ + 4 * (half + i)]);
+  LoadGains(offsetof(RopeStoreArgs, q_gain), i, lanes);
+  e_.lea(norm_, e_.ptr[e_.rsp + kNorms]);
   e_.mov(from_, in_);
   e_.mov(to_, q_);
   Heads(desc_.heads, from_, to_, desc_.q == DType::kF32 ? HeadBytes() : HeadBytes() / 2, [&] {
@@ -193,6 +254,7 @@ void RopeStoreEmitter::Rotate(int i, int lanes) {
     StoreQ(y1_[0], lanes, to_, i);
     StoreQ(x2_[0], lanes, to_, half + i);
   });
+  LoadGains(offsetof(RopeStoreArgs, k_gain), i, lanes);
   e_.mov(from_, Var(kKIn));
   e_.mov(to_, k_);
   Heads(desc_.kv_heads, from_, to_, 0, [&] {
@@ -271,7 +333,7 @@ void RopeStoreEmitter::LoadRow() {
 
 absl::Status RopeStoreEmitter::Emit() {
   Label row, done;
-  e_.Prologue(8 * kSlots);
+  e_.Prologue(kNorms + (desc_.head_norm ? 4 * (desc_.heads + desc_.kv_heads) : 0));
   e_.mov(Var(kIndex), e_.arg_m0);
   e_.mov(Var(kEnd), e_.arg_m1);
   e_.mov(Var(kArgs), e_.arg_args);
@@ -288,6 +350,7 @@ absl::Status RopeStoreEmitter::Emit() {
     e_.jge(done);
   }
   LoadRow();
+  HeadNorms();
   for (int i = 0; i < Dim() / 2;) {
     const int lanes = Dim() / 2 - i >= vec_.lanes() ? vec_.lanes() : 8;
     Rotate(i, lanes);

@@ -2,14 +2,78 @@
 
 #include <algorithm>
 
-#include "codegen/gemm/blocking_model.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/kernel_rows.h"
+#include "ir/support/act_layout.h"
 #include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 
 namespace xjit {
 namespace {
+
+// Where the machine file has no peaks.
+constexpr double kNominalMhz = 2500;
+
+double PeakGflops(DType a, const TargetInfo& target) {
+  switch (a) {
+    case DType::kBF16:
+    case DType::kF16:
+      return target.bf16_gflops;
+    case DType::kQ8Act:
+    case DType::kI8Act:
+      return target.int8_gops;
+    default:
+      return target.f32_gflops;
+  }
+}
+
+// Cycles, as the plans count them, in a microsecond: the measured peak over what a cycle computes.
+double Mhz(DType a, const TargetInfo& target) {
+  const double peak = PeakGflops(a, target);
+  if (a == DType::kF32) return peak > 0 ? 1e3 * peak / (target.isa >= Isa::kAvx512 ? 64 : 32) : kNominalMhz;
+  // The peaks of bf16 and int8 are those of tiles where there are any, 1024 and 2048 operations a cycle.
+  const double tiles = a == DType::kBF16 || a == DType::kF16 ? 1024 : 2048;
+  return peak > 0 ? 1e3 * peak / (target.isa >= Isa::kAmx ? tiles : 128) : Mhz(DType::kF32, target);
+}
+
+// The part of the work that the busiest thread has where threads take tasks in turn.
+double LargestShare(const Blocking& b, int threads) {
+  return static_cast<double>(CeilDiv(b.tasks, threads)) / static_cast<double>(b.tasks);
+}
+
+// Sets the tasks, threads and chunk of panels that threads take.
+void SharePanelTasks(int64_t panels, int64_t panel_bytes, int64_t rows, int64_t experts, int threads, Blocking* b) {
+  const int64_t wanted = std::max<int64_t>(1, int64_t{threads} * kTasksPerThread / experts);
+  const PanelTasks share = SharePanels(panels, panel_bytes, rows, wanted);
+  const int64_t across = CeilDiv(panels, share.panels) * experts;
+  const int64_t down = share.rows > 0 ? CeilDiv(rows, share.rows) : 1;
+  b->chunk = std::min(share.panels, panels) * kPanelColumns;
+  b->tasks = across * down;
+  b->threads_n = static_cast<int>(std::min<int64_t>(threads, across));
+  b->threads_m = static_cast<int>(std::min<int64_t>(threads / b->threads_n, down));
+  const int64_t last = b->tasks % threads;
+  b->busy_threads = static_cast<int>(last == 0 ? threads : last);
+}
+
+// Sets the costs and `reason` where the busiest thread computes for `cycles`: never less than the machine's peaks and
+// the reading of the weights take.
+void SetCost(const BlockingShape& shape, const TargetInfo& target, double cycles, Blocking* b) {
+  const double products = static_cast<double>(shape.n * shape.k) * static_cast<double>(shape.m * shape.experts);
+  const double peak = PeakGflops(shape.a, target) * target.threads;
+  b->compute_us = cycles / Mhz(shape.a, target);
+  if (peak > 0) b->compute_us = std::max(b->compute_us, 2 * products / peak / 1e3);
+  const double bytes =
+      static_cast<double>(EncodedBytes(shape.w, shape.n, shape.k)) * static_cast<double>(shape.experts);
+  double rate = target.node_read_gb_s;
+  if (target.core_read_gb_s > 0) {
+    const double cores = target.core_read_gb_s * target.threads;
+    rate = rate > 0 ? std::min(rate, cores) : cores;
+  }
+  b->memory_us = rate > 0 ? bytes / rate / 1e3 : 0;
+  b->cost_us = std::max(b->compute_us, b->memory_us);
+  b->reason = fmt::format("{:.3g} us of arithmetic", b->compute_us);
+  b->reason += rate > 0 ? fmt::format(", {:.3g} us of reading", b->memory_us) : std::string(", reading not measured");
+}
 
 Blocking Refused(std::string_view family, std::string why) {
   Blocking b;
@@ -27,7 +91,10 @@ GemmDesc DescOf(const BlockingShape& shape) {
   desc.a = shape.a;
   desc.w = shape.w;
   desc.rows = shape.m <= kMaxFewRows ? static_cast<int>(shape.m) : 0;
-  desc.lda_bytes = shape.a == DType::kQ8Act ? Q8Layout{shape.k}.row_bytes() : 4 * shape.k;
+  desc.strips = StripsFor(shape.a, desc.rows == 0);
+  desc.lda_bytes = shape.a == DType::kQ8Act   ? Q8Layout{shape.k}.row_bytes()
+                   : shape.a == DType::kI8Act ? I8Layout{shape.k}.row_bytes()
+                                              : 4 * AlignUp(shape.k, 32);
   desc.ldc_bytes = 4 * desc.n;
   return desc;
 }
@@ -39,8 +106,9 @@ Blocking FromRow(const TypedRow<GemmDesc>& row, const BlockingShape& shape, cons
   if (!plan.ok()) return Refused(row.name, std::string(Message(plan.status())));
   Blocking b = BlockingOf(desc, *plan, shape.m, shape.experts, target.threads);
   b.family = row.name;
-  b.exists = shape.experts == 1;
-  const double cycles = plan->cost * static_cast<double>(shape.m * desc.n * shape.experts);
+  // A tile takes as long with few rows as with all.
+  const int64_t rows = desc.strips && plan->tile_rows % kStripRows == 0 ? AlignUp(shape.m, kStripRows) : shape.m;
+  const double cycles = plan->cost * static_cast<double>(rows * desc.n * shape.experts);
   SetCost(shape, target, cycles * LargestShare(b, target.threads), &b);
   return b;
 }
@@ -53,32 +121,22 @@ Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, in
   b.tile_m = plan.tile_rows;
   b.tile_n = plan.tile_vectors;
   b.block_m = plan.m_block > 0 ? std::min(plan.m_block, rows) : rows;
-  b.block_n = kPanelColumns;
-  // Without scratch few rows stream the whole depth through registers. A plan counts depth in dwords of A: of bf16 two.
-  const bool stream = few && plan.scratch_bytes == 0;
-  b.block_k = stream ? desc.k : std::min(desc.k, plan.k_block * (desc.a == DType::kBF16 ? 2 : 1));
-  // Scratch is the tile of sums and the unpacked weights.
-  b.unpack_once = !few && plan.scratch_bytes > plan.m_block * kPanelColumns * 4;
+  // Without scratch few rows stream the whole depth through registers. But for tiles, which have blocks of panels, a
+  // plan counts depth in dwords of A: of bf16 two.
+  const bool stream = few && plan.scratch_bytes == 0, tiles = plan.n_block > 0;
+  b.block_k = stream ? desc.k : std::min(desc.k, plan.k_block * (desc.a == DType::kBF16 && !tiles ? 2 : 1));
+  const DType w = desc.w.type;
+  b.unpack_once = !few && w != desc.a && w != DType::kF32 && desc.a != DType::kI8Act;
   b.loop_order = few ? "n,k" : b.block_m < rows ? "n,m,k,m" : "n,k,m";
   SharePanelTasks(desc.panels(), PanelBytes(desc.w, desc.k), rows, experts, threads, &b);
+  b.block_n = std::min(b.chunk, std::max<int64_t>(1, plan.n_block) * kPanelColumns);
   return b;
 }
 
 std::vector<Blocking> BlockingCandidates(const BlockingShape& shape, const TargetInfo& target) {
-  const std::string_view layout =
-      shape.layout.empty() ? PackedLayout(shape.w, target.isa) : std::string_view(shape.layout);
   std::vector<Blocking> candidates;
-  for (const KernelFamily& family : KernelFamilies()) {
-    if (family.isa > target.isa) continue;
-    const auto rows = RowsOf<GemmDesc>();
-    const auto row = std::find_if(rows.begin(), rows.end(), [&family](const auto& r) { return r.name == family.name; });
-    // A row that reads these bytes speaks for itself, also when it refuses.
-    if (row != rows.end() && layout == kPanelLayout) {
-      candidates.push_back(FromRow(*row, shape, target));
-      continue;
-    }
-    const std::string why = ModelRefusal(family, shape, target);
-    candidates.push_back(why.empty() ? ModelBlocking(family, shape, target) : Refused(family.name, why));
+  for (const TypedRow<GemmDesc>& row : RowsOf<GemmDesc>()) {
+    if (row.isa <= target.isa) candidates.push_back(FromRow(row, shape, target));
   }
   return candidates;
 }
@@ -105,8 +163,6 @@ Blocking ChooseBlocking(const BlockingShape& shape, const TargetInfo& target) {
   return ChooseBlocking(BlockingCandidates(shape, target));
 }
 
-int64_t ColumnUnit(bool interleaved) { return interleaved ? kPanelColumns : kGroupColumns; }
-
 PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_t tasks) {
   PanelTasks share;
   if (rows <= kMaxFewRows) {
@@ -118,23 +174,6 @@ PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_
     if (cuts > 1) share.rows = std::max<int64_t>(32, CeilDiv(rows / cuts, 32) * 32);
   }
   return share;
-}
-
-std::string_view PackedLayout(const Encoding& w, Isa isa) {
-  const bool dots = isa >= Isa::kAvx512Bf16;  // of bf16 pairs, in vectors or tiles
-  switch (w.type) {
-    case DType::kBF16:
-      return isa >= Isa::kAmx ? "vnni2.16x32" : kPanelLayout;
-    case DType::kI8:
-      if (w.scales.weight_only) return dots ? "i8.vnni2.16x32" : "i8.16";
-      return isa >= Isa::kAmx ? "vnni4.16x64" : isa >= Isa::kAvx512Vnni ? "vnni4.16x64.comp" : "i8.16";
-    case DType::kF8E4M3:
-      return dots ? "f8.vnni2.16x32" : "f8.16";
-    case DType::kI4:
-      return dots ? "i4.vnni2.16x32" : "i4.16";
-    default:
-      return HasPanels(w.type) ? kPanelLayout : "";
-  }
 }
 
 }  // namespace xjit

@@ -1,5 +1,6 @@
-// bf16 activations and weights, f32 sums: vdpbf16ps (AVX512-BF16), which adds the two products of a pair of k's to a
-// sum, flushing denormals (Intel SDM vol. 2, VDPBF16PS). Pairs go in ascending k in every shape.
+// bf16 activations and weights (or weights that become bf16 exactly, unscaled), f32 sums: vdpbf16ps (AVX512-BF16),
+// which adds the two products of a pair of k's to a sum, flushing denormals (Intel SDM vol. 2, VDPBF16PS). Pairs go in
+// ascending k in every shape.
 #pragma once
 
 #include "codegen/emitter.h"
@@ -10,7 +11,7 @@
 
 namespace xjit {
 
-// Refuses, with the reason, everything but a = w = bf16 and whole panels.
+// Refuses, with the reason, everything but a = bf16, whole panels, and w = bf16 or, for few rows, i8, f8e4m3 and i4.
 absl::StatusOr<GemmPlan> PlanGemmBf16Dot(const GemmDesc& desc, const TargetInfo& target);
 absl::Status EmitGemmBf16Dot(const GemmDesc& desc, const GemmPlan& plan, Emitter& e);
 

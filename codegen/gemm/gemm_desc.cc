@@ -7,10 +7,7 @@
 
 namespace xjit {
 
-namespace {
-
-// "q4_k", "i4_g128z": without what a file name or a symbol cannot hold.
-std::string NameOf(const Encoding& w) {
+std::string EncodingName(const Encoding& w) {
   std::string name(Name(w.type));
   const Scales& s = w.scales;
   switch (s.kind) {
@@ -33,12 +30,10 @@ std::string NameOf(const Encoding& w) {
   return name;
 }
 
-}  // namespace
-
 std::string GemmName(const GemmDesc& desc, const char* row) {
   const std::string rows = desc.rows == 0 ? "many" : fmt::format("{}", desc.rows);
   std::string name =
-      fmt::format("gemm.{}.{}_{}_f32.m{}n{}k{}", row, Name(desc.a), NameOf(desc.w), rows, desc.n, desc.k);
+      fmt::format("gemm.{}.{}_{}_f32.m{}n{}k{}", row, Name(desc.a), EncodingName(desc.w), rows, desc.n, desc.k);
   if (desc.epilogue.bias) name += ".bias";
   if (desc.epilogue.silu_mul) name += ".silu_mul";
   if (desc.epilogue.residual) name += ".residual";
@@ -50,10 +45,23 @@ int64_t ActivationBytes(const GemmDesc& desc, int64_t rows) {
   return (desc.a == DType::kI8Act ? I8Layout{desc.k}.strips() : Bf16Strips(desc.k)).bytes(rows);
 }
 
+GemmPlan WithTuning(const GemmDesc& desc, const TargetInfo& target, GemmPlan plan) {
+  for (const PrefetchTuning& t : target.prefetch) {
+    if (desc.rows == 0 || t.w != desc.w.type || t.one_row != (desc.rows == 1)) continue;
+    plan.prefetch = t.hint;
+    plan.prefetch_distance = t.distance;
+    plan.prefetch_every = t.every;
+  }
+  return plan;
+}
+
 std::string ToString(const GemmPlan& plan) {
   std::string s = fmt::format("tile_rows {}, k_block {}", plan.tile_rows, plan.k_block);
   if (plan.m_block > 0) s += fmt::format(", m_block {}", plan.m_block);
+  if (plan.n_block > 0) s += fmt::format(", n_block {}", plan.n_block);
   if (plan.broadcast_a) s += ", broadcast_a";
+  if (plan.vbmi) s += ", vbmi";
+  if (plan.vex_dot) s += ", vex_dot";
   if (plan.prefetch != PrefetchHint::kNone) {
     s += fmt::format(", prefetch {} +{} every {}", plan.prefetch == PrefetchHint::kT0 ? "t0" : "t1",
                      plan.prefetch_distance, plan.prefetch_every);

@@ -1,7 +1,8 @@
 // The two shapes of the kernels whose sums are f32 (vfmadd231ps, vdpbf16ps), at either vector width:
 //
 // stream: few rows. All sums of a panel are in registers; each weight is read once, unpacked in registers, and used for
-// every row.
+// every row. bf16 activations by weights with scales outside: the sums of a scale block are of unscaled weights, exact
+// in bf16, and each is scaled and added to the total in one fma.
 //
 // panels: many rows. A k block of the panel is unpacked to f32 in scratch (or used where it is, if it needs no
 // unpacking) and register blocks of rows x columns go over it; their sums wait in a compact [m_block][32] tile in
@@ -18,6 +19,7 @@
 #include "codegen/gemm/gemm_desc.h"
 #include "codegen/gemm/gemm_fma_lanes.h"
 #include "codegen/gemm/gemm_plan.h"
+#include "codegen/gemm/pack.h"
 #include "ir/support/align.h"
 #include "ir/support/dtype.h"
 #include "ir/support/status.h"
@@ -30,8 +32,10 @@ struct FloatOps {
   bool dot = false;   // vdpbf16ps on dwords of two bf16, else vfmadd231ps
 };
 
-// How desc.w is read: dwords as they are for the dot product.
-inline DType ReadAs(const GemmDesc& desc, const FloatOps& ops) { return ops.dot ? DType::kF32 : desc.w.type; }
+// How desc.w is read by a WeightReader: bf16 as dwords as they are for the dot product.
+inline Encoding ReadAs(const GemmDesc& desc, const FloatOps& ops) { return ops.dot ? Encoding(DType::kF32) : desc.w; }
+// Whether desc.w becomes pairs of bf16 in registers (pair_reader.h).
+inline bool ReadsPairs(const GemmDesc& desc, const FloatOps& ops) { return ops.dot && HasScalesOutside(desc.w.type); }
 // Dwords of a row of A that are multiplied.
 inline int64_t Steps(const GemmDesc& desc, const FloatOps& ops) { return ops.dot ? CeilDiv(desc.k, 2) : desc.k; }
 // Vectors of columns that a register block of the panel shape takes: 16 registers hold 6x2 sums, 32 hold 12x2.

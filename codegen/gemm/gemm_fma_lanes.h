@@ -34,6 +34,9 @@ class Lanes {
       e_.vpxord((*this)(dst), (*this)(dst), (*this)(dst));
     }
   }
+  // A constant of one vector, the first bytes of 64.
+  Xbyak::Address Const(const uint8_t* bytes) const { return wide_ ? e_.ConstZmm(bytes) : e_.ConstYmm(bytes); }
+  void Load(int dst, const uint8_t* bytes) const { e_.vmovaps((*this)(dst), Const(bytes)); }
   // dst = src & mask.
   void And(int dst, int src, int mask) const {
     if (wide_) {

@@ -24,7 +24,7 @@ struct Panels {
 
   const int64_t steps = Steps(desc, ops);
   const int64_t panel_bytes = PanelBytes(desc.w, desc.k);
-  const bool unpack = ReadAs(desc, ops) != DType::kF32;
+  const bool unpack = ReadAs(desc, ops).type != DType::kF32;
   const int64_t blocks = CeilDiv(steps, plan.k_block);
   const int64_t last_block = steps - (blocks - 1) * plan.k_block;
 
@@ -94,6 +94,11 @@ void Panels::RowBlock() {
     e.imul(a_block, m, static_cast<int>(desc.lda_bytes));
     e.add(a_block, e.ptr[*args + offsetof(GemmArgs, a)]);
     e.mov(At(kBlocks), static_cast<int>(blocks));
+    if (unpack) {
+      WeightCursor start;
+      start.table = kTable;
+      MakeWeightReader(desc.w, plan.vbmi, e, regs, lanes)->Begin(start);
+    }
     Xbyak::Label block;
     e.L(block);
     KBlock(a_block);
@@ -121,7 +126,7 @@ void Panels::ZeroSums() {
 
 // One k block: its loop counts, its unpacking, all rows.
 void Panels::KBlock(const Xbyak::Reg64& a_block) {
-  const int64_t unit = unpack ? WeightUnit(desc.w.type) : 1;
+  const int64_t unit = unpack ? WeightUnit(desc.w) : 1;
   const auto set = [&](Slot slot, int64_t full, int64_t last) {
     const auto value = regs.Gpr("value"), other = regs.Gpr("other");
     e.mov(value, last);
@@ -145,7 +150,7 @@ void Panels::KBlock(const Xbyak::Reg64& a_block) {
 
 void Panels::Unpack(const Xbyak::Reg64& b) {
   const auto units = regs.Gpr("units"), inner = regs.Gpr("inner");
-  const auto reader = MakeWeightReader(desc.w.type, e, regs, lanes);
+  const auto reader = MakeWeightReader(desc.w, plan.vbmi, e, regs, lanes);
   WeightCursor at{*w, b, kRowBytes, *inner, kTable};
   at.touch = [&](int offset, int bytes) { EmitPrefetch(plan, w, offset, bytes, e); };
   const WeightSink store = [&](int k, int first, std::span<const int> v) {

@@ -6,10 +6,13 @@
 #include "codegen/gemm/gemm_fma_kernel.h"
 #include "codegen/gemm/gemm_fma_weights.h"
 #include "codegen/gemm/pack.h"
+#include "codegen/gemm/pair_reader.h"
 #include "codegen/regs.h"
 
 namespace xjit {
 namespace {
+
+constexpr int kBroadcasts = 2;  // registers of activations, at most
 
 struct Stream {
   const GemmDesc& desc;
@@ -20,6 +23,9 @@ struct Stream {
   Regs regs{lanes.registers()};
 
   absl::Status Emit();
+  void SumUnits(const Regs::VecList& acc, WeightReader& reader, const WeightCursor& at, const Xbyak::Reg64& units);
+  void SumBlocks(const Regs::VecList& acc, PairReader& reader, const WeightCursor& at, const Xbyak::Reg64& units);
+  void EndBlock(const Regs::VecList& acc, const Regs::VecList& totals, const Xbyak::Reg64& header);
   void Multiply(const Regs::VecList& acc, const Xbyak::Reg64& a, int k, int first, std::span<const int> w);
 };
 
@@ -34,7 +40,7 @@ void Stream::Multiply(const Regs::VecList& acc, const Xbyak::Reg64& a, int k, in
     }
   };
   const auto t = regs.Vecs("broadcast", lanes.wide() ? 0 : 1);
-  const auto t2 = regs.Vecs("broadcast", lanes.wide() && w.size() > 1 ? 2 : 0);
+  const auto t2 = regs.Vecs("broadcast", lanes.wide() && w.size() > 1 ? kBroadcasts : 0);
   for (int row = 0; row < plan.tile_rows; ++row) {
     const int offset = static_cast<int>(row * desc.lda_bytes) + 4 * k;
     if (lanes.wide() && w.size() == 1) {
@@ -47,8 +53,64 @@ void Stream::Multiply(const Regs::VecList& acc, const Xbyak::Reg64& a, int k, in
   }
 }
 
+void Stream::SumUnits(const Regs::VecList& acc, WeightReader& reader, const WeightCursor& at,
+                      const Xbyak::Reg64& units) {
+  reader.Begin(at);
+  const WeightSink sink = [&](int k, int first, std::span<const int> v) { Multiply(acc, at.x, k, first, v); };
+  ReadUnits(Steps(desc, ops), reader, at, units, sink, e);
+  if (const int64_t unread = UnreadBytes(desc.w, desc.k); unread > 0) e.add(at.w, static_cast<int>(unread));
+}
+
+// acc = the sums of a panel, by scale blocks. If there are several, totals are in a second set of registers or, where
+// there are not as many, in the frame.
+void Stream::SumBlocks(const Regs::VecList& acc, PairReader& reader, const WeightCursor& at,
+                       const Xbyak::Reg64& units) {
+  const bool several = ScaledBlocksOf(desc.w, desc.k).count(desc.k) > 1;
+  const int taken = PairVectors(desc.w, plan.vbmi) + static_cast<int>(2 * acc.size()) + kBroadcasts;
+  const bool kept = several && taken <= lanes.registers();
+  const auto totals = regs.Vecs("totals", kept ? static_cast<int>(acc.size()) : 0);
+  for (int i = 0; i < static_cast<int>(acc.size()); ++i) {
+    if (kept) lanes.Zero(totals[i]);
+    if (several && !kept) e.vmovaps(e.ptr[e.rsp + i * lanes.bytes()], lanes(acc[i]));
+  }
+  const auto blocks = regs.Gpr("blocks");
+  const PairSink sink = [&](int pair, int first, std::span<const int> v) { Multiply(acc, at.x, pair, first, v); };
+  ReadBlocks(desc.w, desc.k, reader, at, units, blocks, sink, [&] { EndBlock(acc, totals, at.inner); }, e);
+  for (int i = 0; i < static_cast<int>(acc.size()); ++i) {
+    if (kept) e.vmovaps(lanes(acc[i]), lanes(totals[i]));
+    if (several && !kept) e.vmovaps(lanes(acc[i]), e.ptr[e.rsp + i * lanes.bytes()]);
+  }
+}
+
+// Adds a block's scaled sums to the totals and leaves acc zero; those of the only block stay in acc.
+void Stream::EndBlock(const Regs::VecList& acc, const Regs::VecList& totals, const Xbyak::Reg64& header) {
+  const ScaledBlocks blocks = ScaledBlocksOf(desc.w, desc.k);
+  const auto scale = regs.Vecs("scale", lanes.per_panel());
+  for (int v = 0; v < lanes.per_panel(); ++v) {
+    if (blocks.scale == DType::kF16) {
+      e.vcvtph2ps(lanes(scale[v]), e.ptr[header + v * lanes.bytes() / 2]);
+    } else {
+      e.vmovups(lanes(scale[v]), e.ptr[header + v * lanes.bytes()]);
+    }
+  }
+  for (int i = 0; i < static_cast<int>(acc.size()); ++i) {
+    const auto sum = lanes(acc[i]), by = lanes(scale[i % lanes.per_panel()]);
+    if (blocks.count(desc.k) == 1) {
+      e.vmulps(sum, sum, by);
+      continue;
+    }
+    if (totals.size() > 0) {
+      e.vfmadd231ps(lanes(totals[i]), sum, by);
+    } else {
+      const auto total = e.ptr[e.rsp + i * lanes.bytes()];
+      e.vfmadd213ps(sum, by, total);
+      e.vmovaps(total, sum);
+    }
+    lanes.Zero(acc[i]);
+  }
+}
+
 absl::Status Stream::Emit() {
-  const int64_t steps = Steps(desc, ops);
   const int c_bytes = PanelBytesOfC(desc);
   const Epilogue& epilogue = desc.epilogue;
   e.Prologue(kWeightTableBytes);
@@ -78,34 +140,29 @@ absl::Status Stream::Emit() {
     e.add(bias, e.ptr[*args + offsetof(GemmArgs, bias)]);
   }
 
-  const auto reader = MakeWeightReader(ReadAs(desc, ops), e, regs, lanes);
-  WeightCursor at{*w, *a, 4, *inner, 0};
+  const bool pairs = ReadsPairs(desc, ops);
+  const auto pair_reader = pairs ? MakePairReader(desc.w, plan.vbmi, e, regs) : nullptr;
+  const auto reader = pairs ? nullptr : MakeWeightReader(ReadAs(desc, ops), plan.vbmi, e, regs, lanes);
+  if (pairs) pair_reader->Constants();
+  WeightCursor at{*w, *a, pairs ? 2 : 4, *inner, 0};
   at.touch = [&](int offset, int bytes) { EmitPrefetch(plan, w, offset, bytes, e); };
   const int vectors = lanes.per_panel();
   e.L(panel);
   {
     const auto acc = regs.Vecs("acc", plan.tile_rows * vectors);
-    const WeightSink sink = [&](int k, int first, std::span<const int> v) { Multiply(acc, a, k, first, v); };
     for (size_t i = 0; i < acc.size(); ++i) lanes.Zero(acc[i]);
     e.mov(a, e.ptr[*args + offsetof(GemmArgs, a)]);
-    if (steps >= reader->unit()) {
-      Xbyak::Label unit;
-      e.mov(units, steps / reader->unit());
-      e.L(unit);
-      reader->Unit(at, sink);
-      e.dec(units);
-      e.jnz(unit);
+    if (pairs) {
+      SumBlocks(acc, *pair_reader, at, units);
+    } else {
+      SumUnits(acc, *reader, at, units);
     }
-    if (steps % reader->unit() != 0) reader->Tail(static_cast<int>(steps % reader->unit()), at, sink);
     for (int row = 0; row < plan.tile_rows; ++row) {
       std::vector<int> sums;
       for (int v = 0; v < vectors; ++v) sums.push_back(acc[row * vectors + v]);
       EmitRowEpilogue(desc, sums, {*c, *residual, *bias}, static_cast<int>(row * desc.ldc_bytes), e, regs, lanes);
     }
   }
-  // bf16 panels are padded to whole tiles.
-  const int64_t pad = desc.w.type == DType::kBF16 ? PanelBytes(desc.w, desc.k) - CeilDiv(desc.k, 2) * 128 : 0;
-  if (pad > 0) e.add(w, static_cast<int>(pad));
   e.add(c, c_bytes);
   if (epilogue.residual) e.add(residual, c_bytes);
   if (epilogue.bias) e.add(bias, kPanelColumns * 4);

@@ -1,7 +1,9 @@
 #include "codegen/gemm/gemm_fma_weights.h"
 
 #include "codegen/gemm/gemm_fma_readers.h"
+#include "codegen/gemm/gemm_fma_weights_scaled.h"
 #include "codegen/gemm/pack.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 namespace {
@@ -38,8 +40,8 @@ struct RowReader : Base {
 };
 
 // bf16: a dword is two k's of a column, the even one in its low half. A bf16 is the upper half of an f32.
-struct PairReader : Base {
-  PairReader(Emitter& e, Regs& regs, const Lanes& lanes) : Base(kPlainUnit, e, regs, lanes) {}
+struct Bf16Reader : Base {
+  Bf16Reader(Emitter& e, Regs& regs, const Lanes& lanes) : Base(kPlainUnit, e, regs, lanes) {}
 
   void Unit(const WeightCursor& at, const WeightSink& sink) override { Tail(unit(), at, sink); }
   void Tail(int k, const WeightCursor& at, const WeightSink& sink) override {
@@ -165,27 +167,41 @@ struct Mxfp4Reader : QuantReader {
 
 }  // namespace
 
-int WeightUnit(DType encoding) { return IsQuantized(encoding) ? Info(encoding).block_elems : kPlainUnit; }
-
-int WeightVectors(DType encoding, bool wide) {
-  const int per_group = wide ? 1 : 2;
-  if (IsQuantized(encoding)) return 4 * per_group + 3;
-  return 2 * per_group + (encoding == DType::kBF16 ? 1 : 0);
+int WeightUnit(const Encoding& w) {
+  if (HasScalesOutside(w.type)) return ScaledUnit(w);
+  return IsQuantized(w.type) ? Info(w.type).block_elems : kPlainUnit;
 }
 
-std::unique_ptr<WeightReader> MakeWeightReader(DType encoding, Emitter& e, Regs& regs, const Lanes& lanes) {
-  switch (encoding) {
+int WeightVectors(const Encoding& w, bool wide, bool vbmi) {
+  if (HasScalesOutside(w.type)) return ScaledVectors(w, wide, vbmi);
+  const int per_group = wide ? 1 : 2;
+  if (IsQuantized(w.type)) return 4 * per_group + 3;
+  return 2 * per_group + (w.type == DType::kBF16 ? 1 : 0);
+}
+
+int64_t UnreadBytes(const Encoding& w, int64_t k) {
+  if (w.type == DType::kBF16) return PanelBytes(w, k) - CeilDiv(k, 2) * 128;
+  if (w.type != DType::kI8) return 0;
+  const ScaledBlocks blocks = ScaledBlocksOf(w, k);
+  const int64_t last = blocks.elems(k, blocks.count(k) - 1);
+  return blocks.block_bytes(last) - blocks.header_bytes() - CeilDiv<int64_t>(last, blocks.unit) * blocks.unit_bytes;
+}
+
+std::unique_ptr<WeightReader> MakeWeightReader(const Encoding& w, bool vbmi, Emitter& e, Regs& regs,
+                                               const Lanes& lanes) {
+  if (HasScalesOutside(w.type)) return MakeScaledReader(w, vbmi, e, regs, lanes);
+  switch (w.type) {
     case DType::kF16:
       return std::make_unique<RowReader>(true, e, regs, lanes);
     case DType::kBF16:
-      return std::make_unique<PairReader>(e, regs, lanes);
+      return std::make_unique<Bf16Reader>(e, regs, lanes);
     case DType::kQ4_K:
     case DType::kQ5_K:
     case DType::kQ6_K:
     case DType::kQ2_K:
     case DType::kQ3_K:
     case DType::kIQ4_XS:
-      return MakeKQuantReader(encoding, e, regs, lanes);
+      return MakeKQuantReader(w.type, e, regs, lanes);
     case DType::kMxfp4:
       return std::make_unique<Mxfp4Reader>(e, regs, lanes);
     case DType::kIQ4_NL:
@@ -194,7 +210,7 @@ std::unique_ptr<WeightReader> MakeWeightReader(DType encoding, Emitter& e, Regs&
     case DType::kQ4_1:
     case DType::kQ5_0:
     case DType::kQ5_1:
-      return std::make_unique<Block32Reader>(encoding, e, regs, lanes);
+      return std::make_unique<Block32Reader>(w.type, e, regs, lanes);
     default:
       return std::make_unique<RowReader>(false, e, regs, lanes);
   }

@@ -12,8 +12,6 @@
 
 namespace xjit {
 
-enum class PrefetchHint : uint8_t { kNone, kT0, kT1 };
-
 struct GemmPlan {
   // Rows of C of one register block; with many rows (desc.rows = 0) the emitter also emits a body for each smaller
   // count, so that no row outside the call is touched.
@@ -24,6 +22,8 @@ struct GemmPlan {
   int64_t k_block = 0;
   // Rows that share one unpacked k block when k is blocked; 0: all rows of the call.
   int64_t m_block = 0;
+  // Panels that rows go over while they are in L1 (tiles); 0: one after the other, each with all rows.
+  int64_t n_block = 0;
   // Software prefetch of packed weights: one prefetch each `prefetch_every` bytes, `prefetch_distance` bytes ahead.
   PrefetchHint prefetch = PrefetchHint::kNone;
   int prefetch_distance = 0;
@@ -33,6 +33,10 @@ struct GemmPlan {
   // Activation dwords are broadcast once into a register and used for both column groups (true), or are an embedded
   // broadcast of every dot product (false).
   bool broadcast_a = false;
+  // Tables of 64 and 128 bytes are looked up in registers (vpermb, vpermi2b).
+  bool vbmi = false;
+  // ymm with vpdpbusd (AVX-VNNI).
+  bool vex_dot = false;
   // Bytes of GemmArgs::scratch of each thread.
   int64_t scratch_bytes = 0;
   // Estimated cycles of one core for one row times one column, whole k, weights in L2. Compared between kernels that
@@ -43,6 +47,9 @@ struct GemmPlan {
 
 // "tile_rows 1, k_block 256, prefetch t1 +8192 every 384, scratch 0, cost 138.0"
 std::string ToString(const GemmPlan& plan);
+
+// The plan with the prefetch that was measured on the target for such a product, where one was.
+GemmPlan WithTuning(const GemmDesc& desc, const TargetInfo& target, GemmPlan plan);
 
 // AVX512-VNNI, a = kQ8Act, any quantised w: vpdpbusd on weights unpacked to u8. Refuses (with the reason) what it does
 // not do. Results do not depend on desc.rows, on the plan, or on how calls split panels and rows.

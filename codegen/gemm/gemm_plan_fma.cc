@@ -5,6 +5,7 @@
 #include "codegen/gemm/gemm_fma_kernel.h"
 #include "codegen/gemm/gemm_fma_weights.h"
 #include "codegen/gemm/pack.h"
+#include "codegen/gemm/pair_reader.h"
 #include "ir/support/align.h"
 
 namespace xjit {
@@ -17,19 +18,24 @@ constexpr int64_t kMostRows = 504;
 constexpr int kRowBytes = kPanelColumns * 4;  // of the sums, and of one unpacked k
 
 // k's whose unpacked rows take `bytes`: whole units, at least one.
-int64_t BlockOf(DType w, int64_t bytes) {
+int64_t BlockOf(const Encoding& w, int64_t bytes) {
   const int64_t unit = std::max(32, WeightUnit(w));
   return std::max(unit, bytes / kRowBytes / unit * unit);
 }
 
 // Vector registers of the stream shape: sums, weights on their way, broadcast activations.
-int StreamVectors(const GemmDesc& desc, const FloatOps& ops) {
-  return desc.rows * (ops.wide ? 2 : 4) + WeightVectors(ReadAs(desc, ops), ops.wide) + (ops.wide ? 2 : 1);
+int StreamVectors(const GemmDesc& desc, const FloatOps& ops, bool vbmi) {
+  const int weights =
+      ReadsPairs(desc, ops) ? PairVectors(desc.w, vbmi) : WeightVectors(ReadAs(desc, ops), ops.wide, vbmi);
+  return desc.rows * (ops.wide ? 2 : 4) + weights + (ops.wide ? 2 : 1);
 }
 
 // Vector instructions for one vector of weights before it can be multiplied (gemm_fma_weights.cc).
-double UnpackInstructions(DType w) {
-  switch (w) {
+double UnpackInstructions(const Encoding& w, const FloatOps& ops) {
+  if (ops.dot && HasScalesOutside(w.type)) return w.type == DType::kI8 ? 3 : 2;
+  switch (w.type) {
+    case DType::kF8E4M3:
+      return 5;
     case DType::kF32:
       return 0;
     case DType::kF16:
@@ -51,16 +57,13 @@ double UnpackInstructions(DType w) {
 
 // Prefetches of every line, for few rows. Where a row or two of f32 or bf16 pairs leave the loads time to run ahead,
 // the hardware follows the stream at full speed and a prefetch only costs. Elsewhere it gains (EPYC 9005, one thread,
-// share of an ascending read at 42 GB/s, without and with): bf16 dot 4 rows 91 -> 96%, 8 rows 80 -> 94%; f16 1 row 86
-// -> 98%; q4_k 1 row 30 -> 43%; AVX2 f32 4 rows 53 -> 87%. T1 further ahead is better than T0 only for 7 and 8 rows of
-// a stream that needs no unpacking; the panel shape has to be a k block ahead.
-void SetFewRowsPrefetch(DType w, const FloatOps& ops, int rows, GemmPlan* plan) {
-  const bool direct = w == DType::kF32;
-  if (direct && rows <= (ops.wide ? 2 : 1)) return;
-  const bool stream = plan->scratch_bytes == 0;
-  const bool far = direct && ops.wide && rows >= 7;
-  plan->prefetch = far ? PrefetchHint::kT1 : PrefetchHint::kT0;
-  plan->prefetch_distance = far || !stream ? 8192 : 4096;
+// share of an ascending read at 37-42 GB/s, without, with 4 and with 8 KiB ahead): bf16 dot 4 rows 90, 96, 99%, 8 rows
+// 79, 89, 94%; f16 4 rows 64, 85, 97%; f8e4m3 1 row 86, 94, 101%, 4 rows 59, 82, 95%; f32 8 rows 74, 91, 95%. 12 to 32
+// KiB and T1 are no better.
+void SetFewRowsPrefetch(const Encoding& w, const FloatOps& ops, int rows, GemmPlan* plan) {
+  if (w.type == DType::kF32 && rows <= (ops.wide ? 2 : 1)) return;
+  plan->prefetch = PrefetchHint::kT0;
+  plan->prefetch_distance = 8192;
   plan->prefetch_every = 64;
 }
 
@@ -68,8 +71,7 @@ void SetFewRowsPrefetch(DType w, const FloatOps& ops, int rows, GemmPlan* plan) 
 
 absl::Status CheckFloatDesc(const GemmDesc& desc, DType a) {
   if (desc.a != a) return Unimplemented("activations are {}, this kernel takes {}", Name(desc.a), Name(a));
-  if (!HasPanels(desc.w) || HasScalesOutside(desc.w.type))
-    return Unimplemented("{} weights have no packed layout", ToString(desc.w));
+  if (!HasPanels(desc.w)) return Unimplemented("{} weights have no packed layout", ToString(desc.w));
   if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
     return InvalidArgument("n = {} is no multiple of {}", desc.n, kPanelColumns);
   }
@@ -97,17 +99,19 @@ absl::Status CheckFloatDesc(const GemmDesc& desc, DType a) {
 
 GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOps& ops) {
   const int64_t steps = Steps(desc, ops);
-  const DType w = ReadAs(desc, ops);
+  // What is between the packed bytes and the multiplication.
+  const Encoding w = ReadsPairs(desc, ops) ? desc.w : ReadAs(desc, ops);
   const int registers = ops.wide ? 32 : 16;
   const int lanes = ops.wide ? 16 : 8;
   GemmPlan plan;
+  plan.vbmi = target.vbmi && ops.wide && HasScalesOutside(w.type);
   // Two multiply ports, four vector ports.
   const double multiply = static_cast<double>(steps) / lanes * 0.5;
-  const double unpack = static_cast<double>(desc.k) / lanes * 0.25 * UnpackInstructions(w);
-  if (desc.rows > 0 && StreamVectors(desc, ops) <= registers) {
+  const double unpack = static_cast<double>(desc.k) / lanes * 0.25 * UnpackInstructions(w, ops);
+  if (desc.rows > 0 && StreamVectors(desc, ops, plan.vbmi) <= registers) {
     plan.tile_rows = desc.rows;
     plan.tile_vectors = kPanelColumns / lanes;
-    plan.k_block = WeightUnit(w);
+    plan.k_block = ReadsPairs(desc, ops) ? PairUnit(w) : WeightUnit(w);
     SetFewRowsPrefetch(w, ops, desc.rows, &plan);
     plan.cost = multiply + unpack / desc.rows;
     return plan;
@@ -128,7 +132,7 @@ GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOp
     plan.cost = multiply + unpack / 64;
   }
   plan.k_block = std::min(plan.k_block, steps);
-  plan.scratch_bytes = (plan.m_block + (w == DType::kF32 ? 0 : plan.k_block)) * kRowBytes;
+  plan.scratch_bytes = (plan.m_block + (w.type == DType::kF32 ? 0 : plan.k_block)) * kRowBytes;
   if (desc.rows > 0) SetFewRowsPrefetch(w, ops, desc.rows, &plan);
   return plan;
 }

@@ -104,6 +104,8 @@ absl::Status PackScaledPanel(const Encoding& encoding, int64_t k, std::span<cons
 // Dequantises packed column n into out[k]: the values, bit for bit, that DequantizeRow gives for the row it came from
 // (a column of zeros gives zeros, of either sign). `packed` is the start of panel 0.
 void UnpackColumn(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, float* out);
+// A code of an encoding with scales outside (ScaledColumn) as a number, before its scale.
+float CodeValue(DType type, uint8_t code, int zero);
 
 // 32 values of a packed column of a GGUF encoding or int4 as they are computed with: value k is scale[k / 16] * q[k] +
 // add[k / 16].

@@ -33,6 +33,9 @@ absl::StatusOr<uint16_t> ExactHalf(float x) {
   return static_cast<uint16_t>(sign | half);
 }
 
+// Elements of k that all columns of a panel advance through together; a multiple of every unit.
+constexpr int64_t kChunkElems = 256;
+
 // Where element k of a column is: in its unit, from the unit's start.
 int ByteOf(DType type, int column, int64_t k) {
   const int group = column / kGroupColumns * 64, c = column % kGroupColumns, i = static_cast<int>(k % 4);
@@ -47,6 +50,35 @@ struct NibbleAt {
 NibbleAt NibbleOf(int column, int64_t k) {
   const int g = static_cast<int>(k % 32 / 4);
   return {column / kGroupColumns * 256 + 64 * (g % 4) + 4 * (column % kGroupColumns) + static_cast<int>(k % 4), g >= 4};
+}
+
+// Puts a column's codes of one unit.
+void PutUnit(DType type, int column, const std::byte* codes, std::byte* unit) {
+  const int group = column / kGroupColumns, c = column % kGroupColumns;
+  if (type == DType::kI4) {
+    for (int g = 0; g < 4; ++g) {
+      Store(unit + group * 256 + 64 * g + 4 * c, Load<uint32_t>(codes + 4 * g) | Load<uint32_t>(codes + 4 * g + 16)
+                                                                                     << 4);
+    }
+  } else if (type == DType::kI8) {
+    Store(unit + group * 64 + 4 * c, Load<uint32_t>(codes) ^ 0x80808080u);
+  } else {
+    Store(unit + ByteOf(type, column, 0), Load<uint16_t>(codes));
+    Store(unit + ByteOf(type, column, 2), Load<uint16_t>(codes + 2));
+  }
+}
+
+// The same of `elems` consecutive elements, the last unit filled up with zeros.
+void PutCodes(DType type, const ScaledBlocks& blocks, int column, const std::byte* codes, int64_t elems,
+              std::byte* units) {
+  const int64_t whole = elems / blocks.unit;
+  for (int64_t u = 0; u < whole; ++u) {
+    PutUnit(type, column, codes + u * blocks.unit, units + u * blocks.unit_bytes);
+  }
+  if (elems == whole * blocks.unit) return;
+  std::byte last[32] = {};
+  std::memcpy(last, codes + whole * blocks.unit, static_cast<size_t>(elems - whole * blocks.unit));
+  PutUnit(type, column, last, units + whole * blocks.unit_bytes);
 }
 
 float ScaleAt(const ScaledBlocks& blocks, const std::byte* header, int column) {
@@ -96,17 +128,15 @@ absl::Status PackScaledPanel(const Encoding& encoding, int64_t k, std::span<cons
         Store(header + 4 * c, column.scales[b]);
       }
       if (blocks.zero_bytes > 0) header[blocks.scale_bytes + c] = std::byte{column.zeros[b]};
-      std::byte* data = header + blocks.header_bytes();
-      const uint8_t* codes = column.codes + b * blocks.depth;
-      for (int64_t i = 0; i < blocks.elems(k, b); ++i) {
-        std::byte* unit = data + i / blocks.unit * blocks.unit_bytes;
-        if (encoding.type == DType::kI4) {
-          const NibbleAt at = NibbleOf(c, i);
-          unit[at.byte] |= static_cast<std::byte>(codes[i] << (at.high ? 4 : 0));
-        } else {
-          unit[ByteOf(encoding.type, c, i)] =
-              encoding.type == DType::kI8 ? std::byte{codes[i]} ^ std::byte{128} : std::byte{codes[i]};
-        }
+    }
+    // All columns go through a chunk of the depth together, which stays in L1.
+    const int64_t elems = blocks.elems(k, b);
+    for (int64_t at = 0; at < elems; at += kChunkElems) {
+      std::byte* units = header + blocks.header_bytes() + at / blocks.unit * blocks.unit_bytes;
+      for (int c = 0; c < kPanelColumns; ++c) {
+        const auto* codes = reinterpret_cast<const std::byte*>(columns[static_cast<size_t>(c)].codes);
+        if (codes == nullptr) continue;
+        PutCodes(encoding.type, blocks, c, codes + b * blocks.depth + at, std::min(kChunkElems, elems - at), units);
       }
     }
   }
@@ -135,6 +165,11 @@ void UnpackCodes(const Encoding& encoding, int64_t k, const std::byte* packed, i
   }
 }
 
+float CodeValue(DType type, uint8_t code, int zero) {
+  if (type == DType::kI8) return static_cast<float>(static_cast<int8_t>(code));
+  return type == DType::kF8E4M3 ? E4M3ToF32(code) : static_cast<float>(code - zero);
+}
+
 void UnpackScaledColumn(const Encoding& encoding, int64_t k, const std::byte* packed, int64_t n, float* out) {
   const ScaledBlocks blocks = ScaledBlocksOf(encoding, k);
   std::vector<uint8_t> codes(static_cast<size_t>(k)), zeros(static_cast<size_t>(blocks.count(k)));
@@ -142,11 +177,7 @@ void UnpackScaledColumn(const Encoding& encoding, int64_t k, const std::byte* pa
   UnpackCodes(encoding, k, packed, n, codes.data(), scales.data(), zeros.data());
   for (int64_t i = 0; i < k; ++i) {
     const auto b = static_cast<size_t>(i / blocks.depth);
-    const uint8_t code = codes[static_cast<size_t>(i)];
-    const float value = encoding.type == DType::kI8       ? static_cast<float>(static_cast<int8_t>(code))
-                        : encoding.type == DType::kF8E4M3 ? E4M3ToF32(code)
-                                                          : static_cast<float>(code - zeros[b]);
-    out[i] = value * scales[b];
+    out[i] = CodeValue(encoding.type, codes[static_cast<size_t>(i)], zeros[b]) * scales[b];
   }
 }
 

@@ -1,6 +1,11 @@
+#include <bit>
+
 #include "codegen/rows/prepare_emitter.h"
+#include "ir/support/align.h"
 
 namespace xjit {
+
+constexpr uint8_t kNearestEven = 0;  // of vcvtps2ph
 
 using Xbyak::RegExp;
 using Xbyak::Xmm;
@@ -15,9 +20,12 @@ PrepareEmitter::PrepareEmitter(const PrepareDesc& desc, const PreparePlan& plan,
       regs_(wide_ ? 32 : 16),
       x_(regs_.Gpr("x")),
       gain_(regs_.Gpr("gain")),
+      order_(regs_.Gpr("order")),
       out_(regs_.Gpr("out")),
       rows_(regs_.Gpr("rows")),
       index_(regs_.Gpr("index")),
+      strip_left_(regs_.Gpr("strip_left")),
+      strip_index_(WithArguments().Gpr("strip_index")),
       norm_(regs_.Vecs("norm", desc.norm ? 1 : 0)),
       q8_columns_(regs_.Gpr("columns")),
       q8_inverse_(regs_.Gpr("inverse")) {}
@@ -27,13 +35,12 @@ absl::Status PrepareEmitter::Emit() {
   e_.Prologue(q8 ? kChunkGroups * kGroupBytes : 0);
   e_.mov(x_, e_.ptr[e_.arg_args + offsetof(PrepareArgs, x)]);
   if (desc_.norm) e_.mov(gain_, e_.ptr[e_.arg_args + offsetof(PrepareArgs, gain)]);
+  if (desc_.gather) e_.mov(order_, e_.ptr[e_.arg_args + offsetof(PrepareArgs, order)]);
   e_.mov(out_, e_.ptr[e_.arg_args + offsetof(PrepareArgs, out)]);
   e_.imul(index_, e_.arg_m0, static_cast<int>(desc_.ldx_bytes));
   e_.add(x_, index_);
-  e_.imul(index_, e_.arg_m0, static_cast<int>(desc_.ldo_bytes));
-  e_.add(out_, index_);
+  FirstOutput();
   e_.mov(rows_, e_.arg_m1);
-  regs_.FreeArguments();
   Xbyak::Label row, done;
   e_.sub(rows_, e_.arg_m0);
   e_.jle(done);
@@ -43,15 +50,68 @@ absl::Status PrepareEmitter::Emit() {
   e_.L(row);
   if (desc_.norm) EmitNormScale();
   if (desc_.out == DType::kF32) EmitF32();
-  if (desc_.out == DType::kBF16) EmitBf16();
+  if (desc_.out == DType::kBF16 || desc_.out == DType::kF16) EmitHalves();
   if (q8) EmitQ8();
+  if (desc_.out == DType::kI8Act) EmitI8();
   e_.add(x_, static_cast<uint32_t>(desc_.ldx_bytes));
-  e_.add(out_, static_cast<uint32_t>(desc_.ldo_bytes));
+  NextOutput();
   e_.dec(rows_);
   e_.jnz(row);
   e_.L(done);
   e_.Epilogue();
   return regs_.status();
+}
+
+void PrepareEmitter::FirstOutput() {
+  if (!desc_.strips) {
+    e_.imul(index_, e_.arg_m0, static_cast<int>(desc_.ldo_bytes));
+    e_.add(out_, index_);
+    return;
+  }
+  e_.mov(index_, e_.arg_m0);
+  e_.shr(index_, std::countr_zero(static_cast<unsigned>(kStripRows)));
+  e_.imul(index_, index_, static_cast<int>(OutputStrips(desc_).strip_bytes()));
+  e_.add(out_, index_);
+  e_.mov(index_, e_.arg_m0);
+  e_.and_(index_, kStripRows - 1);
+  e_.mov((*strip_left_).cvt32(), kStripRows);
+  e_.sub(strip_left_, index_);
+  e_.imul(index_, index_, kStripChunk);
+  e_.add(out_, index_);
+}
+
+void PrepareEmitter::NextOutput() {
+  if (!desc_.strips) return e_.add(out_, static_cast<uint32_t>(desc_.ldo_bytes));
+  Xbyak::Label same;
+  e_.add(out_, kStripChunk);
+  e_.dec(strip_left_);
+  e_.jnz(same);
+  e_.add(out_, static_cast<uint32_t>(OutputStrips(desc_).strip_bytes() - kStripRows * kStripChunk));
+  e_.mov((*strip_left_).cvt32(), kStripRows);
+  e_.L(same);
+}
+
+void PrepareEmitter::SetStripIndex(const Xbyak::Reg64& index) {
+  if (!desc_.strips) return;
+  e_.mov(strip_index_, index);
+  e_.shl(strip_index_, std::countr_zero(static_cast<unsigned>(kStripRows)));
+}
+
+RegExp PrepareEmitter::OutputAt(const Xbyak::Reg64& index, int offset) const {
+  if (!desc_.strips) return *out_ + index + offset;
+  return *out_ + *strip_index_ + static_cast<size_t>(OutputStrips(desc_).offset(0, offset));
+}
+
+void PrepareEmitter::PadChunk(int64_t begin, int v) {
+  const int64_t end = AlignUp(begin, kStripChunk);
+  if (begin == end) return;
+  e_.vpxor(Xmm(v), Xmm(v), Xmm(v));
+  for (int64_t b = begin; b < end;) {
+    const bool half = b % 32 == 0;
+    const auto at = e_.ptr[*out_ + static_cast<size_t>(OutputStrips(desc_).offset(0, b))];
+    half ? e_.vmovdqu(at, Ymm(v)) : e_.vmovdqu(at, Xmm(v));
+    b += half ? 32 : 16;
+  }
 }
 
 void PrepareEmitter::EmitNormScale() {
@@ -79,6 +139,7 @@ void PrepareEmitter::EmitNormScale() {
 
 void PrepareEmitter::LoadColumns(int v, const RegExp& index, int offset, bool masked) {
   const RowVectors& vec = *vectors_;
+  if (desc_.gather) return GatherColumns(v, index, offset, masked);
   if (masked) {
     vec.Load(v, *x_ + index + offset, true);
     if (!desc_.norm) return;
@@ -86,6 +147,7 @@ void PrepareEmitter::LoadColumns(int v, const RegExp& index, int offset, bool ma
     vec.Load(g[0], *gain_ + index + offset, true);
     e_.vmulps(vec.V(v), vec.V(v), vec.V(norm_[0]));
     e_.vmulps(vec.V(v), vec.V(v), vec.V(g[0]));
+    vec.ZeroBeyond(v);  // 0 times a norm of infinity is no number
   } else if (desc_.norm) {
     e_.vmulps(vec.V(v), vec.V(norm_[0]), e_.ptr[*x_ + index + offset]);
     e_.vmulps(vec.V(v), vec.V(v), e_.ptr[*gain_ + index + offset]);
@@ -93,6 +155,40 @@ void PrepareEmitter::LoadColumns(int v, const RegExp& index, int offset, bool ma
     vec.Load(v, *x_ + index + offset, false);
   }
 }
+
+void PrepareEmitter::GatherColumns(int v, const RegExp& index, int offset, bool masked) {
+  const RowVectors& vec = *vectors_;
+  const auto place = regs_.Vecs("place"), g = regs_.Vecs("gathered gain", desc_.norm ? 1 : 0);
+  const auto mask = regs_.Vecs("mask", wide_ ? 0 : 1);
+  // A gather uses its mask up, and leaves the lanes of other bits as they are.
+  const auto gather = [&](int to, const Xbyak::Reg64& base) {
+    vec.Zero(to);
+    if (wide_) {
+      masked ? e_.kmovw(e_.k6, e_.k1) : e_.kxnorw(e_.k6, e_.k6, e_.k6);
+      e_.vgatherdps(Zmm(to) | e_.k6, e_.ptr[base + place.Z() * 4]);
+    } else {
+      masked ? vec.CopyMask(mask[0]) : e_.vpcmpeqd(mask.Y(), mask.Y(), mask.Y());
+      e_.vgatherdps(Ymm(to), e_.ptr[base + place.Y() * 4], mask.Y());
+    }
+  };
+  vec.Load(place[0], *order_ + index + offset, masked);
+  gather(v, x_);
+  if (!desc_.norm) return;
+  gather(g[0], gain_);
+  e_.vmulps(vec.V(v), vec.V(v), vec.V(norm_[0]));
+  e_.vmulps(vec.V(v), vec.V(v), vec.V(g[0]));
+  if (masked) vec.ZeroBeyond(v);
+}
+
+void PrepareEmitter::LoadMagnitudes(int v, const RegExp& index, int offset, bool masked, int magnitude) {
+  const bool plain = !masked && !desc_.norm && !desc_.gather;
+  const Xmm to = vectors_->V(v), bits = vectors_->V(magnitude);
+  if (plain) return e_.vandps(to, bits, e_.ptr[*x_ + index + offset]);
+  LoadColumns(v, index, offset, masked);
+  e_.vandps(to, to, bits);
+}
+
+void PrepareEmitter::Max(int to, int a, int b) { e_.vpmaxud(vectors_->V(to), vectors_->V(a), vectors_->V(b)); }
 
 void PrepareEmitter::EmitF32() {
   const auto t = regs_.Vecs("t", plan_.unroll);
@@ -132,7 +228,7 @@ void PrepareEmitter::RoundToBf16(int v, int t) {
   }
 }
 
-void PrepareEmitter::EmitBf16() {
+void PrepareEmitter::EmitHalves() {
   const auto t = regs_.Vecs("t", plan_.unroll);
   const auto tmp = regs_.Vecs("tmp");
   const int tail_dwords = (plan_.columns.tail + 1) / 2;  // an odd last column is followed by a zero
@@ -142,9 +238,12 @@ void PrepareEmitter::EmitBf16() {
   }
   vectors_->ForColumns(plan_.unroll, index_, [&](int u, int offset, bool masked) {
     const int v = t[u % plan_.unroll];
-    const RegExp at = *out_ + *index_ + offset / 2;
+    if (u == 0) SetStripIndex(index_);
+    const RegExp at = OutputAt(index_, offset / 2);
     LoadColumns(v, *index_ * 2, offset, masked);
-    if (plan_.native_bf16) {
+    if (desc_.out == DType::kF16) {
+      wide_ ? e_.vcvtps2ph(Ymm(v), Zmm(v), kNearestEven) : e_.vcvtps2ph(Xmm(v), Ymm(v), kNearestEven);
+    } else if (plan_.native_bf16) {
       e_.vcvtneps2bf16(Ymm(v), Zmm(v));
     } else {
       RoundToBf16(v, tmp[0]);
@@ -155,15 +254,17 @@ void PrepareEmitter::EmitBf16() {
         e_.vpermq(Ymm(v), Ymm(v), 0x08);
       }
     }
+    const bool partly = masked && !desc_.strips;  // a strip's chunk is filled up with zeros
     if (wide_) {
-      masked ? e_.vmovdqu32(e_.ptr[at] | e_.k2, Ymm(v)) : e_.vmovdqu(e_.ptr[at], Ymm(v));
-    } else if (masked) {
+      partly ? e_.vmovdqu32(e_.ptr[at] | e_.k2, Ymm(v)) : e_.vmovdqu(e_.ptr[at], Ymm(v));
+    } else if (partly) {
       e_.vmovdqa(Ymm(tmp[0]), DwordMask(e_, tail_dwords));
       e_.vpmaskmovd(e_.ptr[at], Xmm(tmp[0]), Xmm(v));
     } else {
       e_.vmovdqu(e_.ptr[at], Xmm(v));
     }
   });
+  if (desc_.strips) PadChunk(AlignUp(desc_.cols, plan_.columns.lanes) * 2, t[0]);
 }
 
 void PrepareEmitter::EmitQ8() {

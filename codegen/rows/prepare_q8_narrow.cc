@@ -33,35 +33,36 @@ void StoreDwords(Emitter& e, const RegExp& at, const Ymm& y, const Ymm& mask, in
 
 void PrepareEmitter::EmitQ8ScalesNarrow(int blocks) {
   const Q8Layout layout{desc_.cols};
-  const auto v = regs_.Vecs("v", 4);
   const auto t = regs_.Vecs("t", 8);
-  const auto tmp = regs_.Vecs("tmp");
-  const auto magnitude = regs_.Vecs("magnitude");
-  vectors_->BroadcastBits(magnitude[0], 0x7fffffff);
-  for (int b = 0; b < blocks; ++b) {
-    for (int i = 0; i < 4; ++i) {
-      LoadColumns(v[i], *q8_columns_, kBlockBytes * b + 32 * i, false);
-      e_.vandps(v.Y(i), v.Y(i), magnitude.Y());
+  {
+    const auto v = regs_.Vecs("v", 2);  // gathering takes three more
+    const auto magnitude = regs_.Vecs("magnitude");
+    vectors_->BroadcastBits(magnitude[0], 0x7fffffff);
+    for (int b = 0; b < blocks; ++b) {
+      for (int i = 0; i < 4; ++i) {
+        const int to = i == 0 ? t[b] : v[i % 2];
+        LoadMagnitudes(to, *q8_columns_, kBlockBytes * b + 32 * i, false, magnitude[0]);
+        if (i > 0) Max(t[b], t[b], to);
+      }
     }
-    e_.vmaxps(v.Y(0), v.Y(0), v.Y(1));
-    e_.vmaxps(v.Y(2), v.Y(2), v.Y(3));
-    e_.vmaxps(t.Y(b), v.Y(0), v.Y(2));
   }
+  const auto v = regs_.Vecs("v", 4);
+  const auto tmp = regs_.Vecs("tmp");
   for (int b = blocks; b < 8; ++b) e_.vxorps(t.Y(b), t.Y(b), t.Y(b));
   // 8 lanes of 8 vectors, halved three times with the vectors merged at each halving.
   for (int i = 0; i < 4; ++i) {
     e_.vunpcklps(v.Y(i), t.Y(2 * i), t.Y(2 * i + 1));
     e_.vunpckhps(t.Y(2 * i), t.Y(2 * i), t.Y(2 * i + 1));
-    e_.vmaxps(t.Y(2 * i), v.Y(i), t.Y(2 * i));
+    Max(t[2 * i], v[i], t[2 * i]);
   }
   for (int i = 0; i < 2; ++i) {
     e_.vunpcklpd(v.Y(i), t.Y(4 * i), t.Y(4 * i + 2));
     e_.vunpckhpd(t.Y(4 * i), t.Y(4 * i), t.Y(4 * i + 2));
-    e_.vmaxps(t.Y(4 * i), v.Y(i), t.Y(4 * i));
+    Max(t[4 * i], v[i], t[4 * i]);
   }
   e_.vperm2f128(tmp.Y(), t.Y(0), t.Y(4), 0x20);
   e_.vperm2f128(t.Y(0), t.Y(0), t.Y(4), 0x31);
-  e_.vmaxps(t.Y(0), tmp.Y(), t.Y(0));
+  Max(t[0], tmp[0], t[0]);
 
   const All largest(std::bit_cast<uint32_t>(FLT_MAX));
   const Ymm inverse = tmp.Y(), scale = t.Y(1);
@@ -77,21 +78,33 @@ void PrepareEmitter::EmitQ8IntegersNarrow(int blocks) {
   const Q8Layout layout{desc_.cols};
   const auto v = regs_.Vecs("v", 4);
   const auto t = regs_.Vecs("t", 8);
-  const auto inverse = regs_.Vecs("inverse");
-  const auto order = regs_.Vecs("order");
-  e_.vmovdqu(order.Y(), e_.ConstYmm(kLanesToOrder));
+  // Gathering takes three registers more: then these are free between loads only.
+  const auto inverse = regs_.Vecs("inverse", desc_.gather ? 0 : 1);
+  const auto kept_order = regs_.Vecs("order", desc_.gather ? 0 : 1);
+  const auto put_in_order = [&](const Ymm& y) {
+    const auto loaded = regs_.Vecs("order", desc_.gather ? 1 : 0);
+    const Ymm order = desc_.gather ? loaded.Y() : kept_order.Y();
+    if (desc_.gather) e_.vmovdqu(order, e_.ConstYmm(kLanesToOrder));
+    e_.vpermd(y, order, y);
+  };
+  const auto scale_up = [&](const Ymm& y, int b) {
+    const auto loaded = regs_.Vecs("inverse", desc_.gather ? 1 : 0);
+    if (desc_.gather) e_.vbroadcastss(loaded.Y(), e_.ptr[*q8_inverse_ + 4 * b]);
+    e_.vmulps(y, y, desc_.gather ? loaded.Y() : inverse.Y());
+  };
+  if (!desc_.gather) e_.vmovdqu(kept_order.Y(), e_.ConstYmm(kLanesToOrder));
   const All ones8(0x01010101), ones16(0x00010001);
   for (int b = 0; b < blocks; ++b) {
-    e_.vbroadcastss(inverse.Y(), e_.ptr[*q8_inverse_ + 4 * b]);
+    if (!desc_.gather) e_.vbroadcastss(inverse.Y(), e_.ptr[*q8_inverse_ + 4 * b]);
     for (int i = 0; i < 4; ++i) {
       LoadColumns(v[i], *q8_columns_, kBlockBytes * b + 32 * i, false);
-      e_.vmulps(v.Y(i), v.Y(i), inverse.Y());
+      scale_up(v.Y(i), b);
       e_.vcvtps2dq(v.Y(i), v.Y(i));
     }
     e_.vpackssdw(v.Y(0), v.Y(0), v.Y(1));
     e_.vpackssdw(v.Y(2), v.Y(2), v.Y(3));
     e_.vpacksswb(v.Y(0), v.Y(0), v.Y(2));
-    e_.vpermd(v.Y(0), order.Y(), v.Y(0));
+    put_in_order(v.Y(0));
     e_.vmovdqu(e_.ptr[*out_ + *index_ * 8 + kQ8Block * b], v.Y(0));
     // Lane 0: four sums of the first half block, lane 1: of the second.
     e_.vmovdqu(t.Y(b), e_.ConstYmm(&ones8));
@@ -105,7 +118,7 @@ void PrepareEmitter::EmitQ8IntegersNarrow(int blocks) {
     e_.vphaddd(t.Y(4 * j), t.Y(4 * j), t.Y(4 * j + 1));
     e_.vphaddd(t.Y(4 * j + 2), t.Y(4 * j + 2), t.Y(4 * j + 3));
     e_.vphaddd(t.Y(4 * j), t.Y(4 * j), t.Y(4 * j + 2));
-    e_.vpermd(t.Y(4 * j), order.Y(), t.Y(4 * j));
+    put_in_order(t.Y(4 * j));
     e_.vpsubd(t.Y(4 * j + 1), zero, t.Y(4 * j));
     const auto at = *out_ + *index_ * 2 + static_cast<size_t>(layout.neg_half_sum_offset() + 32 * j);
     StoreDwords(e_, at, t.Y(4 * j + 1), mask, 2 * (blocks - 4 * j));

@@ -42,32 +42,33 @@ void PrepareEmitter::EmitQ8ScalesWide(int blocks) {
   if (blocks < 8) e_.vpxord(zero.Z(), zero.Z(), zero.Z());
 
   // max|x| of the blocks: 16 lanes of 8 vectors, halved four times with the vectors merged at each halving.
-  constexpr uint8_t kMaxOfMagnitudes = 0x0b;  // vrangeps: larger in magnitude, sign cleared
+  const auto magnitude = regs_.Vecs("magnitude");
+  vectors_->BroadcastBits(magnitude[0], 0x7fffffff);
   for (int b = 0; b < blocks; ++b) {
     const int lo = v[2 * b % 4], hi = v[2 * b % 4 + 1];
-    LoadColumns(lo, *q8_columns_, kBlockBytes * b, false);
-    LoadColumns(hi, *q8_columns_, kBlockBytes * b + 64, false);
-    e_.vrangeps(t.Z(b), Zmm(lo), Zmm(hi), kMaxOfMagnitudes);
+    LoadMagnitudes(lo, *q8_columns_, kBlockBytes * b, false, magnitude[0]);
+    LoadMagnitudes(hi, *q8_columns_, kBlockBytes * b + 64, false, magnitude[0]);
+    Max(t[b], lo, hi);
   }
   for (int i = 0; 2 * i < blocks; ++i) {
     const Zmm lo = block(2 * i), hi = block(2 * i + 1);
     e_.vunpcklps(tmp.Z(i % 2), lo, hi);
     e_.vunpckhps(t.Z(2 * i), lo, hi);
-    e_.vmaxps(t.Z(2 * i), tmp.Z(i % 2), t.Z(2 * i));
+    Max(t[2 * i], tmp[i % 2], t[2 * i]);
   }
   for (int i = 0; 4 * i < blocks; ++i) {
     const Zmm lo = t.Z(4 * i), hi = block(4 * i + 2);
     e_.vunpcklpd(tmp.Z(i % 2), lo, hi);
     e_.vunpckhpd(t.Z(4 * i), lo, hi);
-    e_.vmaxps(t.Z(4 * i), tmp.Z(i % 2), t.Z(4 * i));
+    Max(t[4 * i], tmp[i % 2], t[4 * i]);
   }
   const Zmm low4 = t.Z(0), high4 = block(4);
   e_.vshuff32x4(tmp.Z(0), low4, high4, 0x44);
   e_.vshuff32x4(t.Z(0), low4, high4, 0xee);
-  e_.vmaxps(t.Z(0), tmp.Z(0), t.Z(0));
+  Max(t[0], tmp[0], t[0]);
   e_.vshuff32x4(tmp.Z(0), t.Z(0), t.Z(0), 0x08);
   e_.vshuff32x4(t.Z(0), t.Z(0), t.Z(0), 0x0d);
-  e_.vmaxps(t.Y(0), tmp.Y(0), t.Y(0));
+  e_.vpmaxud(t.Y(0), t.Y(0), tmp.Y(0));
 
   const Ymm inverse = tmp.Y(0), scale = tmp.Y(1);
   e_.vbroadcastss(inverse, e_.ConstF32(127));

@@ -51,6 +51,10 @@ void RowVectors::Store(const Xbyak::RegExp& at, int v, bool masked) const {
 
 void RowVectors::Zero(int v) const { e_.vxorps(V(v), V(v), V(v)); }
 
+void RowVectors::ZeroBeyond(int v) const {
+  wide() ? e_.vmovaps(Zmm(v) | e_.k1 | e_.T_z, Zmm(v)) : e_.vandps(Ymm(v), Ymm(v), mask_.Y());
+}
+
 void RowVectors::Broadcast(int v, float value) const { BroadcastBits(v, std::bit_cast<uint32_t>(value)); }
 
 void RowVectors::BroadcastBits(int v, uint32_t bits) const { e_.vbroadcastss(V(v), e_.ptr[e_.ConstLabel32(bits)]); }

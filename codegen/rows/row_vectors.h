@@ -26,6 +26,10 @@ class RowVectors {
   void Load(int v, const Xbyak::RegExp& at, bool masked) const;
   void Store(const Xbyak::RegExp& at, int v, bool masked) const;
   void Zero(int v) const;
+  // v = the tail mask of AVX2.
+  void CopyMask(int v) const { e_.vmovaps(Xbyak::Ymm(v), mask_.Y()); }
+  // Zeroes the lanes that masked loads leave out.
+  void ZeroBeyond(int v) const;
   // All lanes of v = the dword at a rip-relative constant.
   void Broadcast(int v, float value) const;
   void BroadcastBits(int v, uint32_t bits) const;

@@ -6,11 +6,12 @@
 
 #include "codegen/attention/attention_desc.h"
 #include "ir/support/dtype.h"
+#include "ir/support/encoding.h"
 
 namespace xjit {
 
 // rows.prepare: out = convert(norm ? x * gain / sqrt(mean(x^2) + eps) : x). Grid m = rows, n unused.
-// out: kF32, kBF16 (round to nearest even; an odd `cols` is followed by one zero), kQ8Act (Q8Layout{cols}) or kI8Act
+// out: kF32, kBF16, kF16 (round to nearest even; an odd `cols` is followed by one zero), kQ8Act (Q8Layout{cols}) or kI8Act
 // (I8Layout{cols}).
 struct PrepareDesc {
   int64_t cols = 0;
@@ -19,7 +20,7 @@ struct PrepareDesc {
   DType out = DType::kF32;
   int64_t ldx_bytes = 0;
   int64_t ldo_bytes = 0;  // not used with strips
-  bool strips = false;    // kBF16, kI8Act: rows go to strips (ir/support/act_layout.h)
+  bool strips = false;    // kBF16, kF16, kI8Act: rows go to strips (ir/support/act_layout.h)
   // Column i of the result is column order[i] of the input: for weights whose depth was sorted by group (act-order).
   bool gather = false;
   bool operator==(const PrepareDesc&) const = default;
@@ -51,7 +52,7 @@ struct EltwiseArgs {
 struct EmbedArgs {
   const StepView* step = nullptr;
   const std::byte* packed = nullptr;
-  DType encoding = DType::kF32;
+  Encoding encoding;
   int64_t k = 0;  // hidden size
   float* out = nullptr;
   int64_t ldo_bytes = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "codegen/rows/row_vectors.h"
+#include "ir/support/act_layout.h"
 #include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 
@@ -29,22 +30,35 @@ absl::StatusOr<int64_t> OutputRowBytes(const PrepareDesc& desc) {
     case DType::kF32:
       return desc.cols * 4;
     case DType::kBF16:
+    case DType::kF16:
       return CeilDiv(desc.cols, 2) * 4;
     case DType::kQ8Act:
       if (desc.cols % kQ8Block != 0) {
         return InvalidArgument("q8act rows are whole blocks of {}, but cols = {}", kQ8Block, desc.cols);
       }
       return Q8Layout{desc.cols}.row_bytes();
+    case DType::kI8Act:
+      return I8Layout{desc.cols}.row_bytes();
     default:
       return InvalidArgument("no conversion from f32 to {}", Name(desc.out));
   }
 }
 
+absl::Status CheckOutput(const PrepareDesc& desc) {
+  XJIT_ASSIGN_OR_RETURN(const int64_t row_bytes, OutputRowBytes(desc));
+  if (!desc.strips)
+    return CheckStride("ldo_bytes", desc.ldo_bytes, row_bytes,
+                       desc.out == DType::kBF16 || desc.out == DType::kF16 ? 2 : 4);
+  if (!HasStrips(desc.out)) return InvalidArgument("rows of {} have no strips", Name(desc.out));
+  const int64_t strip_bytes = OutputStrips(desc).strip_bytes();
+  if (strip_bytes <= kMaxBytes) return absl::OkStatus();
+  return InvalidArgument("strips of {} bytes are longer than {}: cols = {}", strip_bytes, kMaxBytes, desc.cols);
+}
+
 absl::StatusOr<PreparePlan> PlanPrepare(const PrepareDesc& desc, int lanes) {
   XJIT_RETURN_IF_ERROR(CheckColumns(desc.cols));
-  XJIT_ASSIGN_OR_RETURN(const int64_t row_bytes, OutputRowBytes(desc));
   XJIT_RETURN_IF_ERROR(CheckStride("ldx_bytes", desc.ldx_bytes, desc.cols * 4, 4));
-  XJIT_RETURN_IF_ERROR(CheckStride("ldo_bytes", desc.ldo_bytes, row_bytes, desc.out == DType::kBF16 ? 2 : 4));
+  XJIT_RETURN_IF_ERROR(CheckOutput(desc));
   PreparePlan plan;
   plan.columns = SplitColumns(desc.cols, lanes);
   if (desc.out == DType::kQ8Act) {
@@ -53,10 +67,10 @@ absl::StatusOr<PreparePlan> PlanPrepare(const PrepareDesc& desc, int lanes) {
   }
   // Vector operations of a vector of columns at two a cycle: counted from the emitters.
   const double vectors = static_cast<double>(desc.cols) / lanes;
-  const double norm_ops = desc.norm ? 4 : 0, convert_ops = desc.out == DType::kQ8Act  ? 9
-                                                           : desc.out == DType::kBF16 ? 3
-                                                                                      : 2;
-  plan.cost = 40 + (desc.norm ? 60 : 0) + vectors * (norm_ops + convert_ops) / 2;
+  const bool twice = desc.out == DType::kQ8Act || desc.out == DType::kI8Act;  // loaded
+  const double norm_ops = desc.norm ? 4 : 0, gather_ops = desc.gather ? lanes * (desc.norm ? 2 : 1) : 0;
+  const double convert_ops = twice ? 9 : desc.out == DType::kBF16 ? 3 : 2;
+  plan.cost = 40 + (desc.norm ? 60 : 0) + vectors * (norm_ops + convert_ops + gather_ops * (twice ? 2 : 1)) / 2;
   return plan;
 }
 
@@ -92,8 +106,15 @@ std::string_view Spelling(EltwiseOp op) {
 
 }  // namespace
 
+bool HasStrips(DType out) { return out == DType::kBF16 || out == DType::kF16 || out == DType::kI8Act; }
+
+StripLayout OutputStrips(const PrepareDesc& desc) {
+  return desc.out == DType::kI8Act ? I8Layout{desc.cols}.strips() : Bf16Strips(desc.cols);
+}
+
 std::string PrepareName(const PrepareDesc& desc, const char* row) {
-  return fmt::format("prepare.{}.f32_{}.n{}{}", row, Name(desc.out), desc.cols, desc.norm ? ".norm" : "");
+  return fmt::format("prepare.{}.f32_{}.n{}{}{}{}", row, Name(desc.out), desc.cols, desc.strips ? ".strips" : "",
+                     desc.norm ? ".norm" : "", desc.gather ? ".gather" : "");
 }
 
 std::string EltwiseName(const EltwiseDesc& desc, const char* row) {

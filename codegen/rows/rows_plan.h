@@ -5,6 +5,7 @@
 
 #include "codegen/emitter.h"
 #include "codegen/rows/rows_desc.h"
+#include "ir/support/act_layout.h"
 #include "ir/support/status.h"
 #include "ir/support/target.h"
 
@@ -26,7 +27,7 @@ struct PreparePlan {
   int64_t groups = 0;
   int tail_blocks = 0;
   bool native_bf16 = false;  // vcvtneps2bf16, else integer rounding
-  bool native_dot = false;   // vpdpbusd for sums of int8, else vpmaddubsw and vpmaddwd
+  bool native_dot = false;   // vpdpbusd for sums of int8 (zmm), else vpmaddubsw and vpmaddwd
   int64_t scratch_bytes = 0;
   double cost = 0;  // estimated cycles of a row that is in L1
   bool operator==(const PreparePlan&) const = default;
@@ -39,6 +40,10 @@ struct EltwisePlan {
   double cost = 0;  // estimated cycles of a row that is in L1
   bool operator==(const EltwisePlan&) const = default;
 };
+
+// Types of activations that many rows take as strips, and how those of a descriptor lie.
+bool HasStrips(DType out);
+StripLayout OutputStrips(const PrepareDesc& desc);
 
 // Any cols >= 1; kQ8Act needs cols % 32 == 0. Strides are multiples of 4 bytes (bf16: 2) and no shorter than a row.
 absl::StatusOr<PreparePlan> PlanPrepare512(const PrepareDesc& desc, const TargetInfo& target);

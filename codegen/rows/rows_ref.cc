@@ -11,6 +11,7 @@
 #include "ir/support/act_layout.h"
 #include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
+#include "ir/support/ref/dequant.h"
 #include "ir/support/ref/eltwise.h"
 #include "ir/support/ref/norm.h"
 
@@ -22,7 +23,7 @@ const float* Row(const float* p, int64_t ld_bytes, int64_t m) {
 }
 
 int ToInt8(float scaled) {
-  if (std::isnan(scaled)) return -128;  // as the packed conversions give
+  if (!(std::fabs(scaled) < 0x1p31f)) return -128;  // no number, or no int32: as the packed conversions give
   return static_cast<int>(std::clamp(std::nearbyint(scaled), -128.0f, 127.0f));
 }
 
@@ -87,7 +88,7 @@ void QuantizeRowI8(const float* x, int64_t k, void* record) {
 
 namespace {
 
-// A prepared row to where the descriptor wants it.
+// A prepared row, without a record's padding, to where the descriptor wants it.
 void Put(const PrepareDesc& desc, const std::vector<std::byte>& row, int64_t m, std::byte* out) {
   if (!desc.strips) {
     std::memcpy(out + m * desc.ldo_bytes, row.data(), row.size());
@@ -125,18 +126,20 @@ void PrepareRef(const PrepareDesc& desc, const PrepareArgs& args, int64_t m0, in
     if (desc.out == DType::kF32) {
       out.resize(static_cast<size_t>(desc.cols) * 4);
       std::memcpy(out.data(), x, out.size());
-    } else if (desc.out == DType::kBF16) {
+    } else if (desc.out == DType::kBF16 || desc.out == DType::kF16) {
       out.resize(static_cast<size_t>(AlignUp(desc.cols, 2)) * 2);
       for (int64_t i = 0; i < desc.cols; ++i) {
-        const uint16_t value = ToBf16(x[i]);
+        const uint16_t value = desc.out == DType::kF16 ? F32ToF16(x[i]) : ToBf16(x[i]);
         std::memcpy(&out[static_cast<size_t>(2 * i)], &value, 2);
       }
     } else if (desc.out == DType::kI8Act) {
       out.resize(static_cast<size_t>(I8Layout{desc.cols}.row_bytes()));
       QuantizeRowI8(x, desc.cols, out.data());
+      out.resize(static_cast<size_t>(I8Layout{desc.cols}.neg_sum_offset()) + 4);
     } else {
       out.resize(static_cast<size_t>(Q8Layout{desc.cols}.row_bytes()));
       QuantizeRow(x, desc.cols, out.data());
+      out.resize(static_cast<size_t>(Q8Layout{desc.cols}.neg_half_sum_offset() + 8 * Q8Layout{desc.cols}.blocks()));
     }
     Put(desc, out, m, static_cast<std::byte*>(args.out));
   }

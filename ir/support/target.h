@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/support/dtype.h"
+
 namespace xjit {
 
 // Each level includes the ones before it. kAvx512Bf16 has VNNI; kAvx512Vnni has no vdpbf16ps.
@@ -23,6 +25,18 @@ std::string_view Name(Isa isa);
 std::optional<Isa> ParseIsa(std::string_view name);
 // The names of the levels up to `top`, as an error lists them: "avx2, avx512".
 std::string IsaList(Isa top);
+
+enum class PrefetchHint : uint8_t { kNone, kT0, kT1 };
+
+// Software prefetch of the packed weights of few-row products, as measured on a machine: one prefetch each `every`
+// bytes, `distance` bytes ahead, where weights are of type `w`.
+struct PrefetchTuning {
+  DType w = DType::kF32;
+  bool one_row = true;  // of one row; else of several
+  PrefetchHint hint = PrefetchHint::kNone;
+  int distance = 0, every = 0;
+  bool operator==(const PrefetchTuning&) const = default;
+};
 
 // A machine as planners see it: one rank's share of it, and how ranks are joined. A rank is one NUMA node. Figures that
 // nobody measured are 0: a planner then declines what needs them. Read from machine files (frontend/machine_file.h).
@@ -45,8 +59,9 @@ struct TargetInfo {
   double link_gb_s = 0;           // between two nodes, one direction
   // Of one core with all cores busy: multiply-adds counted as two, by the fastest instruction for inputs of that type.
   double f32_gflops = 0, bf16_gflops = 0, int8_gops = 0;
-  double barrier_us = 0;     // all threads of a rank
-  double all_reduce_us = 0;  // of a few KB over all ranks
+  double barrier_us = 0;                 // all threads of a rank
+  double all_reduce_us = 0;              // of a few KB over all ranks
+  std::vector<PrefetchTuning> prefetch;  // plans take what stands here before what they know of such processors
 
   int nodes() const { return node_cores.empty() ? 1 : static_cast<int>(node_cores.size()); }
   bool operator==(const TargetInfo&) const = default;

@@ -3,7 +3,7 @@
 #   %shared            the folder of goldens and text vectors; needs `REQUIRES: shared`
 #   %same FILE         compares standard input with FILE word for word; XJIT_BLESS=1 rewrites FILE instead
 # Features: avx2, avx512, avx512_vnni, avx512_bf16, amx where the machine has them (read from the kernel, not from xjit,
-# which is what is tested), and shared.
+# which is what is tested), amx_emulated where the emulator runs instead, and shared.
 import os
 
 import lit.formats
@@ -46,5 +46,7 @@ for level, needed in LEVELS:
     if not flags.issuperset(needed.split()):
         break
     config.available_features.add(level)
+if "avx512_bf16" in config.available_features and "amx_tile" not in flags:
+    config.available_features.add("amx_emulated")
 if os.path.isdir(os.path.join(config.xjit_shared_dir, "goldens")):
     config.available_features.add("shared")

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "ir/support/dtype.h"
 
@@ -41,5 +43,21 @@ struct StoredMatrix {
 
 // Elements [begin, end) of row `row`.
 void DequantizeRow(const StoredMatrix& m, int64_t row, int64_t begin, int64_t end, float* out);
+
+// The parts of what DequantizeRow() multiplies, of int8, FP8 and int4: element i of a row is (code - zero) * scale,
+// where scale and zero are those of its block. Blocks are m.scale_cols consecutive elements of k; with group_of they
+// are the groups, which GroupOrder() makes consecutive.
+//
+// Codes of whole rows, int8 and E4M3 as they are, int4 as 0 .. 15: row rows[j] at codes + j * stride. Several at once,
+// since layouts that have k outside hold them side by side.
+void StoredCodes(const StoredMatrix& m, std::span<const int64_t> rows, int64_t stride, uint8_t* codes);
+float StoredScale(const StoredMatrix& m, int64_t row, int64_t block);
+int StoredZero(const StoredMatrix& m, int64_t row, int64_t block);  // of int4
+// Element order[i] of k is the i-th of all sorted by group, stably.
+std::vector<int32_t> GroupOrder(const StoredMatrix& m);
+
+// A row as ggml's blocks of that type have it, RowBytes(m.type, m.k), of values without scales outside: another order
+// of bytes where the layout is not kRows.
+void StoredBlocks(const StoredMatrix& m, int64_t row, std::byte* out);
 
 }  // namespace xjit

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "ir/support/ref/norm.h"
 #include "tests/unit/attention/attention_testing.h"
 
 namespace xjit::testing {
@@ -84,6 +85,11 @@ class RopeStoreTest : public ::testing::TestWithParam<RopeRow> {
     step.seq = seq;
     step.position = position.data();
     step.row_seq = row_seq.data();
+    GuardedBuffer q_gain(static_cast<size_t>(desc.head_dim * 4)), k_gain(q_gain.size());
+    for (int i = 0; i < desc.head_dim; ++i) {
+      q_gain.as<float>()[i] = 1 + 0.3f * normal(rng);
+      k_gain.as<float>()[i] = 2 + 0.3f * normal(rng);
+    }
     const float* joined = qkv.as<float>();
     RopeStoreArgs args{joined,
                        joined + desc.heads * desc.head_dim,
@@ -92,25 +98,46 @@ class RopeStoreTest : public ::testing::TestWithParam<RopeRow> {
                        q.data(),
                        kv.data(),
                        static_cast<int64_t>(head_bytes),
-                       &step};
+                       &step,
+                       desc.head_norm ? q_gain.as<float>() : nullptr,
+                       desc.head_norm ? k_gain.as<float>() : nullptr};
     RopeStoreArgs want = args;
     want.q = want_q.data();
     want.kv = want_kv.data();
     // In parts, later rows first: neighbours must survive.
     EXPECT_TRUE(CallKeepsRegisters(kernel->fn, &args, 0, 1, 4, 7));
     RopeStoreRef(desc, want, 0, 1, 4, 7);
-    EXPECT_EQ(std::memcmp(kv.data(), want_kv.data(), kv.size()), 0) << name << ": part of the rows";
+    const auto differ = [&](GuardedBuffer& a, GuardedBuffer& b, DType type) {
+      return desc.head_norm ? FirstFar(desc, a, b, type) : FirstDifference(a, b);
+    };
+    EXPECT_EQ(differ(kv, want_kv, desc.kv), kv.size()) << name << ": part of the rows";
     kernel->fn(&args, 0, 1, 1, 4);
     kernel->fn(&args, 0, 1, 0, 1);
     kernel->fn(&args, 0, 1, 5, 5);
     RopeStoreRef(desc, want, 0, 1, 0, 4);
-    const auto first_difference = [](GuardedBuffer& a, GuardedBuffer& b) {
-      size_t i = 0;
-      while (i < a.size() && a.data()[i] == b.data()[i]) ++i;
-      return i;
+    EXPECT_EQ(differ(q, want_q, desc.q), q.size()) << name << ": q";
+    EXPECT_EQ(differ(kv, want_kv, desc.kv), kv.size()) << name << ": kv";
+  }
+
+  static size_t FirstDifference(GuardedBuffer& a, GuardedBuffer& b) {
+    size_t i = 0;
+    while (i < a.size() && a.data()[i] == b.data()[i]) ++i;
+    return i;
+  }
+  // The first byte of a value that differs by more than its norm's rounding explains: of bytes that nobody wrote, any.
+  static size_t FirstFar(const RopeStoreDesc& desc, GuardedBuffer& a, GuardedBuffer& b, DType type) {
+    const size_t size = type == DType::kBF16 ? 2 : 4;
+    const auto value = [size](GuardedBuffer& buffer, size_t i) {
+      return size == 2 ? Bf16ToF32(buffer.as<uint16_t>()[i]) : buffer.as<float>()[i];
     };
-    EXPECT_EQ(first_difference(q, want_q), q.size()) << name << ": q";
-    EXPECT_EQ(first_difference(kv, want_kv), kv.size()) << name << ": kv";
+    // Normed values are below sqrt(dim) times a gain of at most 4, the table's below 5; each result is a sum of two.
+    const double error = ref::RmsNormBound(desc.head_dim, 8) * 2 * std::sqrt(desc.head_dim * 1.0) * 4 * 5;
+    for (size_t i = 0; i < a.size() / size; ++i) {
+      if (std::memcmp(a.data() + i * size, b.data() + i * size, size) == 0) continue;
+      const double got = value(a, i), want = value(b, i);
+      if (!(std::fabs(got - want) <= error + (size == 2 ? std::fabs(want) * 0x1p-7 : 0))) return i * size;
+    }
+    return a.size();
   }
 };
 
@@ -120,6 +147,23 @@ TEST_P(RopeStoreTest, Shapes) {
       for (const DType kv : {DType::kBF16, DType::kF32}) {
         Check(Desc(1, 1, head_dim, q, kv));
         Check(Desc(6, 2, head_dim, q, kv));
+      }
+    }
+  }
+}
+
+TEST_P(RopeStoreTest, HeadNorms) {
+  for (int head_dim : {16, 48, 64, 112, 128, 256}) {
+    for (const DType q : {DType::kBF16, DType::kF32}) {
+      for (const DType kv : {DType::kBF16, DType::kF32}) {
+        for (const int group : {1, 3}) {
+          RopeStoreDesc desc = Desc(2 * group, 2, head_dim, q, kv);
+          desc.head_norm = true;
+          desc.eps = 1e-6f;
+          Check(desc);
+          desc.eps = 0.5f;
+          Check(desc);
+        }
       }
     }
   }
@@ -139,6 +183,11 @@ TEST(RopeStorePlanTest, Refusals) {
   EXPECT_EQ(Message(PlanRopeStore2(desc, Target(Isa::kAvx2)).status()),
             "rope_store: type f16 (bf16 and f32 are known)");
   desc.kv = DType::kBF16;
+  RopeStoreDesc many = Desc(1024, 1, 16, DType::kBF16, DType::kBF16);
+  EXPECT_TRUE(PlanRopeStore2(many, Target(Isa::kAvx2)).ok());
+  many.head_norm = true;
+  EXPECT_EQ(Message(PlanRopeStore2(many, Target(Isa::kAvx2)).status()),
+            "rope_store: norms of 1025 heads (at most 1024)");
   desc.ldq_bytes = 8;
   EXPECT_FALSE(PlanRopeStore2(desc, Target(Isa::kAvx2)).ok());
 }

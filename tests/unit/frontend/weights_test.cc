@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "codegen/gemm/pack.h"
 #include "ir/support/status.h"
 #include "tests/unit/frontend/weight_files.h"
 
@@ -281,11 +282,105 @@ TEST(WeightStore, PacksSlicesAndRefusesByName) {
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
     return std::string(Message(refused.status()));
   };
-  Weight int8 = W("b", {4, 3});
-  int8.type = Type::Weight(int8.type.dims, Encoding::Int8());
-  EXPECT_EQ(error(int8), "weights: '@b' is i8<channel> and has no packed layout yet (--backend interp runs it)");
-  EXPECT_THAT(error(W("stack", {2, 4, 3})), HasSubstr("'@stack' is f32 and of experts"));
+  Weight fp4 = W("b", {4, 3});
+  fp4.type.elem = DType::kI32;
+  EXPECT_EQ(error(fp4), "weights: '@b' is i32 and has no packed layout yet (--backend interp runs it)");
   EXPECT_THAT(error(W("a[:,0:2]", {40, 2})), HasSubstr("'@a[:,0:2]' is f32 and a slice of columns"));
+}
+
+TEST(WeightStore, PacksJoinsInterleavesAndSlicesOfScaledRows) {
+  std::vector<int8_t> a, b;
+  for (int i = 0; i < 40 * 64; ++i) a.push_back(static_cast<int8_t>(i * 7)), b.push_back(static_cast<int8_t>(i * 11));
+  const WeightFolder folder({testing::Of("a.weight", "I8", {40, 64}, a), Counting("a.weight_scale", {40, 1}, 1),
+                             testing::Of("b.weight", "I8", {40, 64}, b), Counting("b.weight_scale", {40, 1}, 50)});
+  const WeightNames names(*folder, kFamily);
+  auto pool = WorkerPool::Create({.cpus = {-1, -1}});
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  const auto int8 = [](Weight w) {
+    w.type = Type::Weight(w.type.dims, Encoding::Int8());
+    return w;
+  };
+  const std::vector<Weight> weights = {int8(W("a+b", {80, 64}, {40, 40})), int8(W("a|b", {80, 64}, {40, 40})),
+                                       int8(W("b[8:24,:]", {16, 64}))};
+  const auto store = WeightStore::Pack(names, *Graph(weights), **pool, {.huge = false});
+  ASSERT_TRUE(store.ok()) << store.status();
+  for (const Weight& w : weights) {
+    const auto packed = (*store)->Matrix(-1, w);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    for (int64_t n = 0; n < PackedColumns(w); ++n) {
+      std::vector<float> want(64, 0.0f), got(64);
+      int64_t row = n < w.type.rows() ? n : -1;
+      if (w.interleaved()) {
+        const int64_t within = n / 32 * 16 + n % 16;
+        row = within < 40 ? within + (n % 32 < 16 ? 0 : 40) : -1;
+      }
+      if (row >= 0) want = RowOf(*folder, w, row);
+      UnpackColumn(w.type.encoding(), 64, *packed, n, got.data());
+      EXPECT_EQ(got, want) << w.name << ", column " << n;
+    }
+  }
+}
+
+// The panels of the experts lie one after the other, each as a matrix's would.
+TEST(WeightStore, PacksExperts) {
+  const WeightFolder folder({Counting("stack.weight", {3, 40, 5}), Counting("shared.weight", {20, 5}, 7000)});
+  const WeightNames names(*folder, kFamily);
+  auto pool = WorkerPool::Create({.cpus = {-1, -1}});
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  const std::vector<Weight> weights = {W("stack", {3, 40, 5}), W("stack[1:3,20:40,:]", {2, 20, 5}),
+                                       W("stack[:,0:20,:]&shared", {4, 20, 5}, {}, {3, 1}),
+                                       W("stack[:,0:20,:]|stack[:,20:40,:]", {3, 40, 5}, {20, 20})};
+  const auto store = WeightStore::Pack(names, *Graph(weights), **pool, {.huge = false});
+  ASSERT_TRUE(store.ok()) << store.status();
+  for (const Weight& w : weights) {
+    const auto packed = (*store)->Matrix(-1, w);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    const int64_t rows = w.type.rows(), columns = PackedColumns(w);
+    for (int64_t e = 0; e < w.type.dims[0].size; ++e) {
+      const std::byte* matrix = *packed + e * (columns / kPanelColumns * PanelBytes(w.type.encoding(), 5));
+      for (int64_t n = 0; n < columns; ++n) {
+        std::vector<float> want(5, 0.0f), got(5);
+        int64_t row = n < rows ? n : -1;
+        if (w.interleaved()) {
+          const int64_t within = n / 32 * 16 + n % 16;
+          row = within < 20 ? within + (n % 32 < 16 ? 0 : 20) : -1;
+        }
+        if (row >= 0) want = RowOf(*folder, w, e * rows + row);
+        UnpackColumn(w.type.encoding(), 5, matrix, n, got.data());
+        EXPECT_EQ(got, want) << w.name << ", expert " << e << ", column " << n;
+      }
+    }
+  }
+}
+
+TEST(WeightStore, KeepsTheOrderOfColumns) {
+  std::vector<int32_t> groups, words;
+  std::vector<uint16_t> scales(2 * 32, 0x3c00);
+  for (int i = 0; i < 64; ++i) groups.push_back(i % 2);
+  for (int i = 0; i < 8 * 32; ++i) words.push_back(i * 0x01234567);
+  const WeightFolder folder({testing::Of("a.qweight", "I32", {8, 32}, words), Zeros("a.qzeros", "I32", {2, 4}, 32),
+                             testing::Of("a.scales", "F16", {2, 32}, scales),
+                             testing::Of("a.g_idx", "I32", {64}, groups)});
+  const WeightNames names(*folder, kFamily);
+  auto pool = WorkerPool::Create({.cpus = {-1}});
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  Weight w = W("a", {32, 64});
+  w.type = Type::Weight(w.type.dims, Encoding::Int4(32, true, true));
+  const auto store = WeightStore::Pack(names, *Graph({w}), **pool, {.huge = false});
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto order = (*store)->Order(-1, w);
+  ASSERT_TRUE(order.ok()) << order.status();
+  const auto packed = (*store)->Matrix(-1, w);
+  for (int64_t n = 0; n < 32; ++n) {
+    std::vector<float> got(64);
+    UnpackColumn(w.type.encoding(), 64, *packed, n, got.data());
+    const std::vector<float> want = RowOf(*folder, w, n);
+    for (int i = 0; i < 64; ++i) {
+      EXPECT_EQ((*order)[i], i < 32 ? 2 * i : 2 * (i - 32) + 1);
+      EXPECT_EQ(got[static_cast<size_t>(i)], want[static_cast<size_t>((*order)[i])]);
+    }
+  }
+  EXPECT_EQ((*store)->Order(0, w).status().code(), absl::StatusCode::kInternal);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "codegen/gemm/gemm_fma.h"
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
+#include "codegen/gemm/random_panels.h"
 
 namespace xjit::testing {
 
@@ -119,9 +120,33 @@ std::vector<DType> WeightEncodings() {
           DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMxfp4};
 }
 
-absl::Status Build(const FloatRow& row, const GemmDesc& desc, Built* built, int64_t l2_bytes) {
+bool HostHasVbmi() { return (HostFeatures().leaf7_ecx >> 1 & 1) != 0; }
+
+std::vector<Encoding> ScaledEncodings() {
+  using Kind = Scales::Kind;
+  std::vector<Encoding> list;
+  for (const DType type : {DType::kF8E4M3, DType::kI8}) {
+    const bool weight_only = type == DType::kI8;
+    for (const Scales& s :
+         {Scales{.kind = Kind::kTensor}, Scales{.kind = Kind::kChannel},
+          Scales{.kind = Kind::kBlock, .rows = 128, .cols = 128}, Scales{.kind = Kind::kGroup, .cols = 64}}) {
+      list.emplace_back(type, s);
+      list.back().scales.weight_only = weight_only;
+    }
+  }
+  for (const int32_t group : {32, 64, 128}) {
+    list.push_back(Encoding::Int4(group, false));
+    list.push_back(Encoding::Int4(group, true));
+  }
+  return list;
+}
+
+std::string TestName(const Encoding& w) { return EncodingName(w); }
+
+absl::Status Build(const FloatRow& row, const GemmDesc& desc, Built* built, int64_t l2_bytes, bool vbmi) {
   TargetInfo target;
   target.isa = row.isa;
+  target.vbmi = vbmi && HostHasVbmi();
   if (l2_bytes != 0) target.l2_bytes = l2_bytes;
   XJIT_ASSIGN_OR_RETURN(const GemmPlan plan, row.plan(desc, target));
   return BuildWith(row, desc, plan, built);
@@ -135,7 +160,7 @@ absl::Status BuildWith(const FloatRow& row, const GemmDesc& desc, const GemmPlan
   return built->arena.Seal();
 }
 
-Problem::Problem(DType a, DType w, int64_t m, int64_t n, int64_t k, Epilogue epilogue, uint32_t seed)
+Problem::Problem(DType a, const Encoding& w, int64_t m, int64_t n, int64_t k, Epilogue epilogue, uint32_t seed)
     : a_type_(a), w_type_(w), m_(m), n_(n), k_(k), epilogue_(epilogue) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> uniform(-1, 1);
@@ -160,16 +185,18 @@ Problem::Problem(DType a, DType w, int64_t m, int64_t n, int64_t k, Epilogue epi
     }
   }
 
-  std::vector<std::vector<std::byte>> rows;
-  std::vector<const std::byte*> pointers;
-  for (int64_t i = 0; i < n; ++i) rows.push_back(RandomRow(w, k, random));
-  for (const auto& row : rows) pointers.push_back(row.data());
   w_ = std::make_unique<GuardedBuffer>(n / kPanelColumns * PanelBytes(w, k));
-  PackPanels(w, k, pointers, 0, n / kPanelColumns, w_->as<std::byte>());
-  w_values_.assign(static_cast<size_t>(n), std::vector<float>(static_cast<size_t>(k)));
-  for (int64_t i = 0; i < n; ++i) {
-    UnpackColumn(w, k, w_->as<std::byte>(), i, w_values_[static_cast<size_t>(i)].data());
+  if (HasScalesOutside(w.type)) {
+    RandomPanels(w, n, k, seed, w_->as<std::byte>());
+  } else {
+    std::vector<std::vector<std::byte>> rows;
+    std::vector<const std::byte*> pointers;
+    for (int64_t i = 0; i < n; ++i) rows.push_back(RandomRow(w.type, k, random));
+    for (const auto& row : rows) pointers.push_back(row.data());
+    PackPanels(w.type, k, pointers, 0, n / kPanelColumns, w_->as<std::byte>());
   }
+  w_values_.assign(static_cast<size_t>(n), std::vector<float>(static_cast<size_t>(k)));
+  Refresh();
 
   const size_t c_bytes = static_cast<size_t>((m - 1) * ldc_bytes_ + c_columns() * 4);
   c_ = std::make_unique<GuardedBuffer>(c_bytes, kPoison);
@@ -177,6 +204,12 @@ Problem::Problem(DType a, DType w, int64_t m, int64_t n, int64_t k, Epilogue epi
   for (size_t i = 0; i < c_bytes / 4; ++i) residual_->as<float>()[i] = uniform(random);
   bias_ = std::make_unique<GuardedBuffer>(static_cast<size_t>(n) * 4);
   for (int64_t i = 0; i < n; ++i) bias_->as<float>()[i] = uniform(random);
+}
+
+void Problem::Refresh() {
+  for (int64_t i = 0; i < n_; ++i) {
+    UnpackColumn(w_type_, k_, w_->as<std::byte>(), i, w_values_[static_cast<size_t>(i)].data());
+  }
 }
 
 int64_t Problem::c_columns() const { return epilogue_.silu_mul ? n_ / 2 : n_; }
@@ -282,7 +315,9 @@ std::vector<float> Problem::Reference() const {
 // A sum of k products in any order with one rounding each differs from the exact one by at most k eps sum |a||w|, eps =
 // 2^-24; vdpbf16ps rounds each product's addition, so k again, and flushes what is below 2^-126. Bias and residual
 // round once each. SiLU has a slope of at most 1.1 and (math_emit.h) a relative error of 6e-7, or 2^-118 far below
-// zero; the product with up takes the errors of both factors.
+// zero; the product with up takes the errors of both factors. Scales outside round once in each block's sum and once in
+// its value, which the k roundings of the bound that an n-step sum does not make (it makes k - 1) and the + 2 cover
+// only for one block: two more a block.
 std::vector<float> Problem::Tolerance() const {
   constexpr double kEps = 0x1p-24;
   std::vector<float> out;
@@ -295,7 +330,8 @@ std::vector<float> Problem::Tolerance() const {
       double sum = epilogue_.bias ? std::abs(bias_->as<float>()[j]) : 0;
       for (size_t s = 0; s < a.size(); ++s) sum += std::abs(static_cast<double>(a[s]) * w[s]);
       size[static_cast<size_t>(j)] = sum;
-      error[static_cast<size_t>(j)] = static_cast<double>(k_ + 2) * (kEps * sum + 0x1p-126);
+      const double blocks = HasScalesOutside(w_type_.type) ? ScaledBlocksOf(w_type_, k_).count(k_) : 0;
+      error[static_cast<size_t>(j)] = (static_cast<double>(k_) + 2 + 2 * blocks) * (kEps * sum + 0x1p-126);
     }
     for (int64_t j = 0; j < c_columns(); ++j) {
       const double value = std::abs(reference[static_cast<size_t>(i * c_columns() + j)]);

@@ -29,6 +29,10 @@ extern const FloatRow kFma512, kFma2, kBf16Dot;
 bool HostHas(const FloatRow& row);
 
 std::vector<DType> WeightEncodings();
+// Those with scales outside: each kind of scales.
+std::vector<Encoding> ScaledEncodings();
+// "i4_g64z"
+std::string TestName(const Encoding& w);
 
 // Emitted code with its memory.
 struct Built {
@@ -36,14 +40,15 @@ struct Built {
   Kernel kernel;
   CodeArena arena;
 };
-// Plans for default caches (with `l2_bytes`, if given) and emits.
-absl::Status Build(const FloatRow& row, const GemmDesc& desc, Built* built, int64_t l2_bytes = 0);
+// Plans for default caches (with `l2_bytes`, if given) and emits; with `vbmi` if the host has it.
+absl::Status Build(const FloatRow& row, const GemmDesc& desc, Built* built, int64_t l2_bytes = 0, bool vbmi = true);
+bool HostHasVbmi();
 absl::Status BuildWith(const FloatRow& row, const GemmDesc& desc, const GemmPlan& plan, Built* built);
 
 // One product of m rows. Strides leave a gap after each row of A and C.
 class Problem {
  public:
-  Problem(DType a, DType w, int64_t m, int64_t n, int64_t k, Epilogue epilogue, uint32_t seed);
+  Problem(DType a, const Encoding& w, int64_t m, int64_t n, int64_t k, Epilogue epilogue, uint32_t seed);
 
   // The descriptor of a kernel for `rows` (0: many).
   GemmDesc Desc(int rows) const;
@@ -61,6 +66,10 @@ class Problem {
   // Bytes of C's buffer that belong to no column of rows [m0, m1) and panels [n0, n1) but are no longer poison.
   int64_t Stray(int64_t n0, int64_t n1, int64_t m0, int64_t m1) const;
 
+  // Packed weights, which a test may change before it calls; the reference follows if Refresh() does.
+  std::byte* w() { return w_->as<std::byte>(); }
+  void Refresh();
+
   // A C with the sums as the f32 kernels define them: one fma at a time in ascending k, then bias, then residual. No
   // silu_mul.
   std::vector<float> FmaChain() const;
@@ -72,7 +81,8 @@ class Problem {
  private:
   GemmArgs Args(int64_t m0) const;
 
-  DType a_type_, w_type_;
+  DType a_type_;
+  Encoding w_type_;
   int64_t m_, n_, k_;
   Epilogue epilogue_;
   int64_t lda_bytes_, ldc_bytes_;

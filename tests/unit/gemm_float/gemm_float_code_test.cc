@@ -130,7 +130,8 @@ TEST(GemmFloatPlan, RefusesWithTheReason) {
   }
   EXPECT_EQ(reason(kBf16Dot, Desc(DType::kBF16, DType::kBF16, 3)), "accepted");
   EXPECT_EQ(reason(kBf16Dot, Desc(DType::kF32, DType::kBF16, 3)), "activations are f32, this kernel takes bf16");
-  EXPECT_EQ(reason(kBf16Dot, Desc(DType::kBF16, DType::kQ8_0, 3)), "weights are q8_0, this kernel takes bf16");
+  EXPECT_EQ(reason(kBf16Dot, Desc(DType::kBF16, DType::kQ8_0, 3)),
+            "weights are q8_0, this kernel takes bf16, i8, f8e4m3 and i4");
 }
 
 TEST(GemmFloatPlan, BlocksAreWholeForAnyCache) {

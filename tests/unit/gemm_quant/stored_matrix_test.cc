@@ -24,8 +24,47 @@ std::vector<std::byte> Bytes(const std::vector<T>& values) {
   return Bytes(values.data(), values.size() * sizeof(T));
 }
 
+float Value(DType type, uint8_t code, int zero) {
+  if (type == DType::kI8) return static_cast<float>(static_cast<int8_t>(code));
+  return type == DType::kF8E4M3 ? E4M3ToF32(code) : static_cast<float>(code - zero);
+}
+
+// Codes, scales and zero points apart, of rows out of order, one of them twice.
+void ExpectParts(const StoredMatrix& m, const std::vector<float>& want) {
+  std::vector<int64_t> rows;
+  for (int64_t n = 0; n < m.n; ++n) rows.push_back(m.n - 1 - n);
+  rows.push_back(0);
+  const int64_t stride = m.k + 3;
+  std::vector<uint8_t> codes(rows.size() * static_cast<size_t>(stride), 0xcc);
+  StoredCodes(m, rows, stride, codes.data());
+  const std::vector<int32_t> order = GroupOrder(m);
+  for (size_t j = 0; j < rows.size(); ++j) {
+    const uint8_t* row = codes.data() + static_cast<int64_t>(j) * stride;
+    for (int64_t i = 0; i < m.k; ++i) {
+      const int64_t element = order[static_cast<size_t>(i)], block = i / m.scale_cols;
+      const int zero = m.type == DType::kI4 ? StoredZero(m, rows[j], block) : 0;
+      ASSERT_EQ(Value(m.type, row[element], zero) * StoredScale(m, rows[j], block),
+                want[static_cast<size_t>(rows[j] * m.k + element)])
+          << rows[j] << ", " << element;
+    }
+    for (int64_t i = m.k; i < stride; ++i) ASSERT_EQ(row[i], 0xcc);
+  }
+}
+
 // Whole rows, then each row in uneven parts.
 void ExpectRows(const StoredMatrix& m, const std::vector<float>& want) {
+  if (m.type == DType::kI8 || m.type == DType::kF8E4M3 || m.type == DType::kI4) {
+    ExpectParts(m, want);
+  } else {
+    std::vector<std::byte> blocks(static_cast<size_t>(RowBytes(m.type, m.k)));
+    std::vector<float> values(static_cast<size_t>(m.k));
+    for (int64_t n = 0; n < m.n; ++n) {
+      StoredBlocks(m, n, blocks.data());
+      DequantizeRow(m.type, blocks.data(), m.k, values.data());
+      for (int64_t i = 0; i < m.k; ++i)
+        ASSERT_EQ(values[static_cast<size_t>(i)], want[static_cast<size_t>(n * m.k + i)]);
+    }
+  }
   std::vector<float> row(static_cast<size_t>(m.k));
   for (int64_t n = 0; n < m.n; ++n) {
     const float* expected = want.data() + n * m.k;
@@ -61,6 +100,8 @@ TEST(StoredMatrix, Int8ByRowTensorGroupAndBlock) {
     for (float& s : scale) s = static_cast<float>(rng() % 1000 + 1) / 64;
     const auto scales = Bytes(scale);
     m.scales = scales.data();
+    m.layout = Layout::kRows;
+    m.values = values.data();
     std::vector<float> want;
     for (int64_t n = 0; n < m.n; ++n) {
       for (int64_t i = 0; i < m.k; ++i) {
@@ -68,6 +109,14 @@ TEST(StoredMatrix, Int8ByRowTensorGroupAndBlock) {
                        scale[static_cast<size_t>(n / c.rows * across + i / c.cols)]);
       }
     }
+    ExpectRows(m, want);
+    std::vector<int8_t> transposed;
+    for (int64_t i = 0; i < m.k; ++i) {
+      for (int64_t n = 0; n < m.n; ++n) transposed.push_back(q[static_cast<size_t>(n * m.k + i)]);
+    }
+    const auto columns = Bytes(transposed);
+    m.layout = Layout::kColumns;
+    m.values = columns.data();
     ExpectRows(m, want);
   }
 }
@@ -108,12 +157,14 @@ TEST(StoredMatrix, Fp4EvenElementFirst) {
   std::vector<uint8_t> values(32, 0), scales = {127, 129};
   values[0] = 0x52;   // elements 0: code 2, 1: code 5
   values[16] = 0xf1;  // elements 32: code 1, 33: code 15
+  values[8] = 0x70;   // element 17: code 7
   const auto v = Bytes(values), s = Bytes(scales);
   m.values = v.data();
   m.scales = s.data();
   std::vector<float> want(64, 0.0f);
   want[0] = 1;
   want[1] = 3;
+  want[17] = 6;
   want[32] = 2;
   want[33] = -24;
   ExpectRows(m, want);

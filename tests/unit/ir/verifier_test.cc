@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "ir/support/act_layout.h"
 #include "ir/support/q8_layout.h"
 #include "tests/unit/ir/ir_testing.h"
 
@@ -153,6 +154,18 @@ TEST(ArenaBytes, OfAnyRank) {
   EXPECT_EQ(ArenaBytes(Type::Tensor({t}, DType::kI32), 3, 2), 12);
   EXPECT_EQ(ArenaBytes(Type::Tensor({t, {4, 0}, {16, 0}}, DType::kF32), 3, 2), 3 * 256);
   EXPECT_EQ(ArenaBytes(Type::Step(), 3, 2), 0);
+  // Strips are whole.
+  Op prepare(OpCode::kPrepare);
+  Value value{"p", Type::Rows(t, 100, DType::kI8Act), &prepare};
+  const int64_t row = 128 + 64;
+  EXPECT_EQ(ArenaBytes(value, 17, 2), 17 * row);
+  prepare.attrs["strips"] = true;
+  EXPECT_EQ(ArenaBytes(value, 17, 2), 32 * row);
+  EXPECT_GE(ArenaBytes(value, 17, 2), I8Layout{100}.strips().bytes(17));
+  value.type.dims[0] = Dim{5, 0};
+  EXPECT_EQ(ArenaBytes(value, 17, 2), 16 * row);
+  value.type.dims[0] = l;
+  EXPECT_EQ(ArenaBytes(value, INT64_MAX, INT64_MAX), kMaxArenaBytes + 1);
   constexpr int64_t kMany = int64_t{1} << 62;
   EXPECT_GT(ArenaBytes(Type::Rows(t, 64), kMany, 1), kMaxArenaBytes);
   EXPECT_GT(ArenaBytes(Type::Tensor({t, {kMany, 0}, {kMany, 0}}, DType::kF32), 1, 1), kMaxArenaBytes);

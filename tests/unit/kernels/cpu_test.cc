@@ -3,9 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
+#include <thread>
+
+#include "codegen/amx/emulator.h"
+#include "codegen/amx/tiles.h"
 
 namespace xjit {
 namespace {
@@ -76,27 +82,89 @@ TEST(HostIsa, AgreesWithTheKernel) {
   EXPECT_EQ(HostIsa(), expected);
 }
 
-std::string Error(std::string_view name, std::optional<Isa> host) {
+// A processor whose best level is this one.
+CpuFeatures Machine(std::optional<Isa> isa) {
+  CpuFeatures f = Everything();
+  if (isa == Isa::kAmx) return f;
+  f.leaf7_edx &= ~(1u << 24);
+  f.tile_permission = false;
+  if (isa < Isa::kAvx512Bf16) f.leaf7_1_eax &= ~(1u << 5);
+  if (isa < Isa::kAvx512Vnni) f.leaf7_ecx &= ~(1u << 11);
+  if (isa < Isa::kAvx512) f.leaf7_ebx &= ~(1u << 16);
+  if (!isa) f.leaf7_ebx = 0;
+  EXPECT_EQ(IsaOf(f), isa);
+  return f;
+}
+// A processor with AMX under a system that does not let processes use it.
+CpuFeatures TilesRefused() {
+  CpuFeatures f = Everything();
+  f.tile_permission = false;
+  return f;
+}
+
+std::string Error(std::string_view name, const CpuFeatures& host) {
   const auto isa = ChooseIsa(name, "--isa " + std::string(name), host);
   return isa.ok() ? "ok" : isa.status().ToString();
 }
 
-TEST(ChooseIsa, AutoIsTheBestWithKernels) {
-  EXPECT_EQ(*ChooseIsa(std::nullopt, "", Isa::kAmx), Isa::kAvx512Bf16);
-  EXPECT_EQ(*ChooseIsa("auto", "", Isa::kAvx512Vnni), Isa::kAvx512Vnni);
-  EXPECT_EQ(*ChooseIsa("avx2", "", Isa::kAmx), Isa::kAvx2);
-  EXPECT_EQ(*ChooseIsa("amx", "", Isa::kAmx), Isa::kAmx);
+TEST(RunnableIsa, TheEmulatorNeedsAllBelowAmx) {
+  EXPECT_EQ(RunnableIsa(Everything()), Isa::kAmx);
+  EXPECT_EQ(RunnableIsa(Machine(Isa::kAvx512Bf16)), Isa::kAmx);
+  EXPECT_EQ(RunnableIsa(TilesRefused()), Isa::kAvx512Bf16);  // its ldtilecfg would not come to the emulator
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni}) EXPECT_EQ(RunnableIsa(Machine(isa)), isa);
+  EXPECT_EQ(RunnableIsa(Machine(std::nullopt)), std::nullopt);
+}
+
+TEST(ChooseIsa, AutoIsTheProcessorsOwn) {
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx}) {
+    for (const std::optional<std::string_view> name : {std::optional<std::string_view>(), {"auto"}}) {
+      const auto choice = ChooseIsa(name, "", Machine(isa));
+      ASSERT_TRUE(choice.ok());
+      EXPECT_EQ(choice->isa, isa);
+      EXPECT_EQ(choice->notice, "");
+    }
+  }
+}
+
+TEST(ChooseIsa, ANameCaps) {
+  EXPECT_EQ(ChooseIsa("avx2", "", Everything())->isa, Isa::kAvx2);
+  const auto amx = ChooseIsa("amx", "--isa amx", Everything());
+  EXPECT_EQ(amx->isa, Isa::kAmx);
+  EXPECT_EQ(amx->notice, "");
+  EXPECT_EQ(ChooseIsa("avx512", "", TilesRefused())->notice, "");
+}
+
+TEST(ChooseIsa, AmxIsEmulatedWhenAskedFor) {
+  const auto choice = ChooseIsa("amx", "--isa amx", Machine(Isa::kAvx512Bf16));
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->isa, Isa::kAmx);
+  EXPECT_EQ(choice->notice, "--isa amx: this machine has no AMX, running under the software emulator (slow)");
+}
+
+TEST(ChooseIsa, RefusedTilesAreSaidOnce) {
+  const auto choice = ChooseIsa(std::nullopt, "", TilesRefused());
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->isa, Isa::kAvx512Bf16);
+  EXPECT_EQ(choice->notice,
+            "the system refuses AMX tiles (arch_prctl ARCH_REQ_XCOMP_PERM), falling back to avx512_bf16");
 }
 
 TEST(ChooseIsa, ErrorsNameTheWayOut) {
-  EXPECT_EQ(Error("amx", Isa::kAvx512Bf16),
-            "FAILED_PRECONDITION: --isa amx: this machine has no AMX; it has avx2, avx512, avx512_vnni, avx512_bf16");
-  EXPECT_EQ(Error("avx512", Isa::kAvx2), "FAILED_PRECONDITION: --isa avx512: this machine has no AVX-512; it has avx2");
-  EXPECT_EQ(Error("sse9", Isa::kAmx),
+  EXPECT_EQ(Error("amx", Machine(Isa::kAvx512Vnni)),
+            "FAILED_PRECONDITION: --isa amx: this machine has no AMX, whose emulator needs AVX-512 BF16; it has avx2, "
+            "avx512, avx512_vnni");
+  EXPECT_EQ(Error("amx", TilesRefused()),
+            "FAILED_PRECONDITION: --isa amx: the system refuses AMX tiles (arch_prctl ARCH_REQ_XCOMP_PERM); there are "
+            "avx2, avx512, avx512_vnni, avx512_bf16");
+  EXPECT_EQ(Error("avx512_bf16", Machine(Isa::kAvx512)),
+            "FAILED_PRECONDITION: --isa avx512_bf16: this machine has no AVX-512 BF16; it has avx2, avx512");
+  EXPECT_EQ(Error("avx512", Machine(Isa::kAvx2)),
+            "FAILED_PRECONDITION: --isa avx512: this machine has no AVX-512; it has avx2");
+  EXPECT_EQ(Error("sse9", Everything()),
             "INVALID_ARGUMENT: --isa sse9: not an ISA; known are auto, avx2, avx512, avx512_vnni, avx512_bf16, amx");
-  EXPECT_EQ(Error("", Isa::kAmx),
+  EXPECT_EQ(Error("", Everything()),
             "INVALID_ARGUMENT: --isa : not an ISA; known are auto, avx2, avx512, avx512_vnni, avx512_bf16, amx");
-  EXPECT_EQ(Error("avx2", std::nullopt),
+  EXPECT_EQ(Error("avx2", Machine(std::nullopt)),
             "FAILED_PRECONDITION: this machine's processor has no AVX2 with FMA and F16C, the least xjit needs");
 }
 
@@ -108,8 +176,34 @@ TEST(ChooseIsa, FlagGoesBeforeTheEnvironment) {
   unsetenv("XJIT_ISA");
   EXPECT_EQ(Message(from_env.status()),
             "XJIT_ISA=sse9: not an ISA; known are auto, avx2, avx512, avx512_vnni, avx512_bf16, amx");
-  EXPECT_EQ(*from_flag, Isa::kAvx2);
-  EXPECT_EQ(*empty, std::min(HostIsa(), Isa::kAvx512Bf16));
+  EXPECT_EQ(from_flag->isa, Isa::kAvx2);
+  EXPECT_EQ(empty->isa, HostIsa());
+}
+
+TEST(PrepareIsa, TileInstructionsRunAfterwards) {
+  if (RunnableIsa() < Isa::kAmx) {
+    EXPECT_EQ(PrepareIsa(Isa::kAmx).code(), absl::StatusCode::kFailedPrecondition);
+    GTEST_SKIP() << "this machine can neither run nor emulate AMX";
+  }
+  ASSERT_TRUE(PrepareIsa(Isa::kAmx).ok());
+  EXPECT_EQ(AmxEmulated(), HostIsa() < Isa::kAmx);
+  const auto config = [] {
+    alignas(64) std::array<uint8_t, 64> bytes = {};
+    asm volatile(".byte 0xc4, 0xe2, 0x79, 0x49, 0x07" : : "D"(bytes.data()) : "memory");  // sttilecfg [rdi]
+    return bytes;
+  };
+  const auto none = std::array<uint8_t, 64>();
+  std::thread([&] {
+    EXPECT_EQ(config(), none);
+    for (int i = 0; i < 2; ++i) {
+      ConfigureTiles();
+      EXPECT_EQ(std::memcmp(config().data(), kTileConfig, 64), 0);
+    }
+    asm volatile(".byte 0xc4, 0xe2, 0x78, 0x49, 0xc0" : : : "memory");  // tilerelease
+    EXPECT_EQ(config(), none);
+    ConfigureTiles();
+    EXPECT_EQ(std::memcmp(config().data(), kTileConfig, 64), 0);
+  }).join();
 }
 
 TEST(HostCpu, CachesAreOfASensibleSize) {
@@ -119,6 +213,10 @@ TEST(HostCpu, CachesAreOfASensibleSize) {
   EXPECT_GE(cpu.l2_bytes, 128 << 10);
   EXPECT_GE(cpu.l3_bytes, cpu.l2_bytes);
   EXPECT_EQ(cpu.isa, HostIsa());
+  EXPECT_EQ(HostCpu(Isa::kAvx2).isa, Isa::kAvx2);
+  EXPECT_FALSE(HostCpu(Isa::kAvx2).vbmi);
+  EXPECT_FALSE(HostCpu(Isa::kAvx512Bf16).amx_fp16);
+  EXPECT_TRUE(HostCpu(Isa::kAmx).amx_fp16 || HasTiles(HostFeatures()));  // the emulator has it
   EXPECT_FALSE(CpuName().empty());
 }
 

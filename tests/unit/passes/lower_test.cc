@@ -31,6 +31,7 @@ class Zeros : public PackedWeights {
  public:
   absl::StatusOr<const std::byte*> Matrix(int64_t, const Weight&) const override { return bytes_.data(); }
   absl::StatusOr<const float*> Vector(int64_t, const Weight&) const override { return Internal("no vectors here"); }
+  absl::StatusOr<const int32_t*> Order(int64_t, const Weight&) const override { return Internal("no orders here"); }
 
  private:
   std::vector<std::byte> bytes_ = std::vector<std::byte>(64 << 10);
@@ -52,7 +53,6 @@ std::string Lowered(std::string_view kernel, std::string_view layout, Isa isa = 
   if (module == nullptr) return "does not parse";
   PassContext passes;
   passes.target.isa = isa;
-  passes.runnable = true;
   const absl::Status planned = RunPipeline(*module, PassStage::kGraph, PassStage::kPlanned, passes);
   if (!planned.ok()) return planned.ToString();
   for (const auto& op : module->functions[0]->ops) {
@@ -82,7 +82,7 @@ TEST(Lower, TakesTheKernelThatThePlanNames) {
 }
 
 TEST(Lower, RefusesWhatDoesNotExist) {
-  EXPECT_THAT(Lowered("amx_bf16", ""), AllOf(HasSubstr("no kernel amx_bf16"), HasSubstr("avx512_bf16")));
+  EXPECT_THAT(Lowered("amx_fp8", ""), AllOf(HasSubstr("no kernel amx_fp8"), HasSubstr("avx512_bf16")));
   EXPECT_THAT(Lowered("avx512", "", Isa::kAvx2), HasSubstr("kernel avx512 needs avx512, the target has avx2"));
   // A kernel that takes other activations.
   EXPECT_THAT(Lowered("avx512_vnni", "", Isa::kAvx512Vnni), HasSubstr("activations are f32, not q8act"));

@@ -1,0 +1,240 @@
+#include "frontend/tune_prefetch.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "codegen/cpu.h"
+#include "codegen/gemm/pack.h"
+#include "codegen/kernels.h"
+#include "ir/support/clock.h"
+#include "ir/verifier.h"
+
+namespace xjit {
+namespace {
+
+// What a planner would choose is measured beside them, as the first.
+constexpr PrefetchTuning kCandidates[] = {
+    {.hint = PrefetchHint::kNone},
+    {.hint = PrefetchHint::kT1, .distance = 8192, .every = 384},
+    {.hint = PrefetchHint::kT0, .distance = 2048, .every = 64},
+    {.hint = PrefetchHint::kT0, .distance = 4096, .every = 64},
+    {.hint = PrefetchHint::kT0, .distance = 8192, .every = 64},
+    {.hint = PrefetchHint::kT1, .distance = 4096, .every = 64},
+    {.hint = PrefetchHint::kT1, .distance = 8192, .every = 64},
+};
+// A measurement reads so much: 0.2 ms and more, and by the time it comes round again it has left a core's cache.
+constexpr int64_t kReadBytes = int64_t{12} << 20;
+constexpr int64_t kLeastBytes = int64_t{32} << 20;
+constexpr int kRounds = 3;
+constexpr double kLeastGain = 0.02;
+constexpr int kSeveralRows = 4;
+
+struct Matrix {
+  GemmDesc desc;
+  const std::byte* packed = nullptr;
+  int64_t bytes() const { return desc.panels() * PanelBytes(desc.w, desc.k); }
+};
+
+// The kernels of one candidate.
+class Contender {
+ public:
+  Contender(const TargetInfo& target, const std::vector<Matrix>& matrices) : library_(target), matrices_(matrices) {}
+
+  absl::Status Compile() {
+    for (const Matrix& m : matrices_) {
+      XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, library_.Get(m.desc));
+      kernels_.push_back(kernel);
+    }
+    return library_.Seal();
+  }
+  int64_t scratch_bytes() const {
+    int64_t most = 0;
+    for (const Kernel* kernel : kernels_) most = std::max(most, kernel->scratch_bytes);
+    return most;
+  }
+
+  // Milliseconds a MB, over kReadBytes from matrix *next on, which advances.
+  double Read(WorkerPool& pool, const std::byte* a, std::vector<std::vector<float>>& c,
+              std::vector<HugeBuffer>& scratch, size_t* next) const {
+    int64_t bytes = 0;
+    const double start = NowMs();
+    while (bytes < kReadBytes) {
+      const size_t i = *next;
+      *next = (i + 1) % matrices_.size();
+      const Matrix& m = matrices_[i];
+      pool.Run([&](int t) {
+        const GemmArgs args{.a = a,
+                            .w = m.packed,
+                            .c = c[static_cast<size_t>(t)].data(),
+                            .scratch = scratch[static_cast<size_t>(t)].data()};
+        const int64_t panels = m.desc.panels();
+        kernels_[i]->fn(&args, panels * t / pool.threads(), panels * (t + 1) / pool.threads(), 0, m.desc.rows);
+      });
+      bytes += m.bytes();
+    }
+    return (NowMs() - start) / (static_cast<double>(bytes) * 1e-6);
+  }
+
+ private:
+  KernelLibrary library_;
+  const std::vector<Matrix>& matrices_;
+  std::vector<const Kernel*> kernels_;
+};
+
+double MiddleOf(std::vector<double> times) {
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
+
+// The best candidate for these matrices, all of one type and row count; nullopt: what the planner chooses.
+absl::StatusOr<std::optional<PrefetchTuning>> Measure(const std::vector<Matrix>& matrices, WorkerPool& pool,
+                                                      const TargetInfo& target) {
+  std::vector<std::unique_ptr<Contender>> contenders;
+  const GemmDesc& first = matrices.front().desc;
+  int64_t scratch_bytes = 64, a_bytes = 64, c_bytes = 64;
+  for (size_t i = 0; i <= std::size(kCandidates); ++i) {
+    TargetInfo tuned = target;
+    if (i > 0) {
+      tuned.prefetch.push_back(kCandidates[i - 1]);
+      tuned.prefetch.back().w = first.w.type;
+      tuned.prefetch.back().one_row = first.rows == 1;
+    }
+    contenders.push_back(std::make_unique<Contender>(tuned, matrices));
+    // A type that no product uses (an embedding alone) has nothing to tune.
+    if (!contenders.back()->Compile().ok()) return std::nullopt;
+    scratch_bytes = std::max(scratch_bytes, contenders.back()->scratch_bytes());
+  }
+  for (const Matrix& m : matrices) {
+    a_bytes = std::max(a_bytes, m.desc.rows * m.desc.lda_bytes + 64);
+    c_bytes = std::max(c_bytes, m.desc.rows * m.desc.ldc_bytes);
+  }
+  const std::vector<std::byte> a_memory(static_cast<size_t>(a_bytes) + 64);
+  const std::byte* a = a_memory.data() + (64 - reinterpret_cast<uintptr_t>(a_memory.data()) % 64) % 64;
+  std::vector<std::vector<float>> c(static_cast<size_t>(pool.threads()),
+                                    std::vector<float>(static_cast<size_t>(c_bytes / 4)));
+  std::vector<HugeBuffer> scratch;
+  for (int t = 0; t < pool.threads(); ++t) {
+    XJIT_ASSIGN_OR_RETURN(HugeBuffer buffer, HugeBuffer::Allocate(scratch_bytes));
+    scratch.push_back(std::move(buffer));
+  }
+  size_t next = 0;
+  contenders[0]->Read(pool, a, c, scratch, &next);  // wakes the threads, maps the pages
+  std::vector<std::vector<double>> times(contenders.size());
+  for (int round = 0; round < kRounds; ++round) {
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      times[i].push_back(contenders[i]->Read(pool, a, c, scratch, &next));
+    }
+  }
+  size_t best = 0;
+  double best_time = MiddleOf(times[0]) * (1 - kLeastGain);
+  for (size_t i = 1; i < times.size(); ++i) {
+    const double time = MiddleOf(times[i]);
+    if (time >= best_time) continue;
+    best = i;
+    best_time = time;
+  }
+  if (best == 0) return std::nullopt;
+  PrefetchTuning tuning = kCandidates[best - 1];
+  tuning.w = first.w.type;
+  tuning.one_row = first.rows == 1;
+  return tuning;
+}
+
+// One line a measurement: processor, ISA and threads, tab, type, rows, hint (-1: the planner's), distance, every.
+class Known {
+ public:
+  explicit Known(const TargetInfo& target) {
+    const char* cache = std::getenv("XDG_CACHE_HOME");
+    const char* home = std::getenv("HOME");
+    if (cache != nullptr && *cache != '\0') {
+      path_ = std::filesystem::path(cache) / "xjit" / "prefetch.txt";
+    } else if (home != nullptr && *home != '\0') {
+      path_ = std::filesystem::path(home) / ".cache" / "xjit" / "prefetch.txt";
+    }
+    std::string cpu = CpuName();
+    std::replace(cpu.begin(), cpu.end(), '\t', ' ');
+    key_ = fmt::format("{}, {}, {} threads", cpu, Name(target.isa), target.threads);
+    std::ifstream in(path_);
+    for (std::string line; std::getline(in, line);) {
+      const size_t tab = line.find('\t');
+      if (tab == std::string::npos || line.substr(0, tab) != key_) continue;
+      std::istringstream fields(line.substr(tab + 1));
+      std::string type;
+      int rows = 0, hint = 0, distance = 0, every = 0;
+      if (!(fields >> type >> rows >> hint >> distance >> every)) continue;
+      const auto w = ParseDType(type);
+      // Nobody's edits may become an endless loop of prefetches or a wild address.
+      if (!w || hint < -1 || hint > 2 || distance < 0 || distance > 65536 || every < 64 * (hint > 0) || every > 65536)
+        continue;
+      lines_[{*w, rows == 1}] = {*w, rows == 1, static_cast<PrefetchHint>(std::max(hint, 0)), distance, every};
+      if (hint < 0) lines_[{*w, rows == 1}].reset();
+    }
+  }
+  // Whether it was measured, and what was found.
+  bool Find(DType w, bool one_row, std::optional<PrefetchTuning>* found) const {
+    const auto it = lines_.find({w, one_row});
+    if (it == lines_.end()) return false;
+    *found = it->second;
+    return true;
+  }
+  // A line is appended in one write; a folder that cannot be written loses nothing but time.
+  void Keep(DType w, bool one_row, const std::optional<PrefetchTuning>& found) {
+    if (path_.empty()) return;
+    std::error_code error;
+    std::filesystem::create_directories(path_.parent_path(), error);
+    std::ofstream out(path_, std::ios::app);
+    out << fmt::format("{}\t{} {} {} {} {}\n", key_, Name(w), one_row ? 1 : kSeveralRows,
+                       found ? static_cast<int>(found->hint) : -1, found ? found->distance : 0,
+                       found ? found->every : 0);
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::string key_;
+  std::map<std::pair<DType, bool>, std::optional<PrefetchTuning>> lines_;
+};
+
+}  // namespace
+
+absl::Status TunePrefetch(const Module& fused, const WeightStore& weights, WorkerPool& pool, TargetInfo* target) {
+  std::map<DType, std::vector<Matrix>> types;
+  std::map<DType, int64_t> bytes;
+  XJIT_RETURN_IF_ERROR(ForEachWeight(fused, [&](int64_t layer, const Weight& w) -> absl::Status {
+    if (w.type.dims.size() != 2) return absl::OkStatus();
+    Matrix m;
+    m.desc.n = PackedColumns(w);
+    m.desc.k = w.type.cols();
+    m.desc.w = w.type.encoding();
+    m.desc.a = ActivationFor(m.desc.w, *target, false);
+    m.desc.lda_bytes = RowStrideBytes(m.desc.a, m.desc.k);
+    m.desc.ldc_bytes = RowStrideBytes(DType::kF32, m.desc.n);
+    XJIT_ASSIGN_OR_RETURN(m.packed, weights.Matrix(layer, w));
+    bytes[w.type.elem] += m.bytes();
+    types[w.type.elem].push_back(m);
+    return absl::OkStatus();
+  }));
+  Known known(*target);
+  std::vector<PrefetchTuning> tunings;
+  for (auto& [type, matrices] : types) {
+    if (bytes[type] < kLeastBytes) continue;
+    for (const int rows : {1, kSeveralRows}) {
+      std::optional<PrefetchTuning> found;
+      if (!known.Find(type, rows == 1, &found)) {
+        for (Matrix& m : matrices) m.desc.rows = rows;
+        XJIT_ASSIGN_OR_RETURN(found, Measure(matrices, pool, *target));
+        known.Keep(type, rows == 1, found);
+      }
+      if (found) tunings.push_back(*found);
+    }
+  }
+  target->prefetch = std::move(tunings);
+  return absl::OkStatus();
+}
+
+}  // namespace xjit
