@@ -8,6 +8,7 @@
 #include "codegen/gemm/gemm_amx.h"
 #include "codegen/gemm/gemm_bf16.h"
 #include "codegen/gemm/gemm_fma.h"
+#include "codegen/gemm/gemm_int8.h"
 #include "codegen/kernel_rows.h"
 #include "codegen/moe/grouped.h"
 #include "codegen/moe/moe_route.h"
@@ -154,7 +155,7 @@ DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_
 }
 
 bool StripsFor(DType activation, bool many_rows) {
-  return many_rows && (activation == DType::kI8Act || activation == DType::kF16);
+  return many_rows && (activation == DType::kBF16 || activation == DType::kF16 || activation == DType::kI8Act);
 }
 
 KernelLibrary::KernelLibrary(TargetInfo target, KernelLibraryOptions options)

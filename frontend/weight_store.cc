@@ -31,6 +31,9 @@ std::vector<std::pair<int, int64_t>> PackedOrder(const Weight& w) {
   return order;
 }
 
+// Matrices of a weight, whose panels lie one after the other.
+int64_t Experts(const Weight& w) { return w.type.is_experts() ? w.type.dims[0].size : 1; }
+
 // That the weight can be packed. Before anything is allocated: a model that cannot run costs no memory.
 absl::Status CheckPackable(int64_t layer, const Weight& w) {
   if (w.type.dims.size() == 1) return absl::OkStatus();
@@ -39,7 +42,6 @@ absl::Status CheckPackable(int64_t layer, const Weight& w) {
     return Unimplemented("weights: '@{}'{} is {} and {} (--backend interp runs it)", w.name, place,
                          ToString(w.type.encoding()), why);
   };
-  if (w.type.dims.size() != 2) return refuse("of experts, which have no packed layout yet");
   if (!HasPanels(w.type.encoding())) return refuse("has no packed layout yet");
   XJIT_ASSIGN_OR_RETURN(const WeightRows rows, WeightRows::Of(w));
   for (const WeightRef& ref : rows.refs()) {
@@ -59,9 +61,9 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames
     XJIT_RETURN_IF_ERROR(CheckPackable(layer, w));
     entries.push_back({layer, &w, total});
     store->offsets_[{layer, w.name}] = total;
-    const int64_t bytes = w.type.dims.size() == 1
-                              ? PackedColumns(w) * 4
-                              : PackedColumns(w) / kPanelColumns * PanelBytes(w.type.encoding(), w.type.cols());
+    const int64_t bytes = w.type.dims.size() == 1 ? PackedColumns(w) * 4
+                                                  : Experts(w) * PackedColumns(w) / kPanelColumns *
+                                                        PanelBytes(w.type.encoding(), w.type.cols());
     total += AlignUp(bytes, 64);
     return absl::OkStatus();
   }));
@@ -100,15 +102,20 @@ absl::Status WeightStore::Pack(const WeightNames& names, const Entry& entry, Wor
     if (!own.ok()) return place(own.status());
     order = &(orders_[{entry.layer, w.name}] = *std::move(own));
   }
-  std::vector<WeightRange> ranges;
-  for (const WeightRef& ref : refs.refs()) ranges.push_back(ref.rows());
   std::vector<StoredRow> rows;
-  for (const auto& [part, row] : PackedOrder(w)) {
-    const auto p = static_cast<size_t>(part);
-    if (row < 0) {
-      rows.emplace_back();
-    } else {
-      rows.push_back({&sources[p].stored.matrices[0], sources[p].order.Row(ranges[p].At(row))});
+  const auto parts = w.parts();
+  std::vector<int64_t> part_row0(1);
+  for (const auto& part : parts) part_row0.push_back(part_row0.back() + part.rows);
+  const auto columns = PackedOrder(w);
+  for (int64_t e = 0; e < Experts(w); ++e) {
+    for (const auto& [part, row] : columns) {
+      if (row < 0) {
+        rows.emplace_back();
+        continue;
+      }
+      const WeightRows::Source at = refs.At(e * w.type.rows() + part_row0[static_cast<size_t>(part)] + row);
+      const auto& source = sources[static_cast<size_t>(at.ref - refs.refs().data())];
+      rows.push_back({&source.stored.matrices[static_cast<size_t>(at.expert)], source.order.Row(at.row)});
     }
   }
   const int64_t panels = static_cast<int64_t>(rows.size()) / kPanelColumns;

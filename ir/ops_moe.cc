@@ -5,13 +5,11 @@
 #include "ir/chains.h"
 #include "ir/interpreter.h"
 #include "ir/ops.h"
+#include "ir/route.h"
 #include "ir/support/ref/eltwise.h"
 #include "ir/support/ref/moe.h"
 
 namespace xjit {
-namespace {
-
-constexpr int64_t kMostExperts = int64_t{1} << 20;
 
 absl::StatusOr<ref::RouteParams> RouteParamsOf(const Op& op) {
   ref::RouteParams p;
@@ -43,6 +41,10 @@ absl::StatusOr<ref::RouteParams> RouteParamsOf(const Op& op) {
   }
   return p;
 }
+
+namespace {
+
+constexpr int64_t kMostExperts = int64_t{1} << 20;
 
 absl::Status InferRoute(const Op& op, const Module*, std::vector<Type>* types) {
   XJIT_ASSIGN_OR_RETURN(const ref::RouteParams p, RouteParamsOf(op));

@@ -1,15 +1,19 @@
 #include "passes/lower.h"
 
 #include <algorithm>
+#include <deque>
 #include <numbers>
 #include <set>
 #include <utility>
 
 #include "codegen/gemm/blocking.h"
+#include "ir/chains.h"
 #include "ir/ops.h"
+#include "ir/route.h"
 #include "ir/support/align.h"
 #include "ir/verifier.h"
 #include "passes/lower_check.h"
+#include "passes/lower_moe.h"
 
 namespace xjit {
 
@@ -23,7 +27,7 @@ constexpr int64_t kMaxTaskRows = 8;
 
 // Bytes that stages read and write, for barriers: ranges of the arena, and whole other resources.
 struct Span {
-  enum class Space : uint8_t { kArena, kPartial, kKv };
+  enum class Space : uint8_t { kArena, kPartial, kKv, kExperts };
   Space space = Space::kArena;
   int64_t begin = 0, end = 0;  // bytes of the arena; a layer's number for kKv
   bool Overlaps(const Span& o) const { return space == o.space && begin < o.end && o.begin < end; }
@@ -135,10 +139,10 @@ class Lowering {
 
   // Takes the stage up; its arguments are bound once every stage's scratch is known.
   template <class ArgsOf>
-  void AddStage(Stage stage, const Access& access, ArgsOf args_of) {
+  void AddStage(Stage stage, const Access& access, ArgsOf args_of, int64_t scratch_bytes = 0) {
     Synchronise(access, stage.mode == StageMode::kReplicated);
     stage.barrier_after = false;
-    scratch_bytes_ = std::max(scratch_bytes_, stage.kernel->scratch_bytes);
+    scratch_bytes_ = std::max({scratch_bytes_, stage.kernel->scratch_bytes, scratch_bytes});
     const size_t index = stages_.size();
     stages_.push_back(std::move(stage));
     pending_.push_back([this, index, args_of] { program_->AddPerThread(stages_[index], args_of); });
@@ -210,6 +214,12 @@ class Lowering {
         return LowerRopeStore(op);
       case OpCode::kFlashAttention:
         return LowerAttention(op);
+      case OpCode::kRoute:
+        return LowerRoute(op);
+      case OpCode::kMoeSort:
+        return LowerMoeSort(op);
+      case OpCode::kGroupedGemm:
+        return op.Item("epilogue", "combine") == nullptr ? LowerGateUp(op) : LowerDown(op);
       case OpCode::kRmsNorm:
         return LowerRmsNorm(op);
       case OpCode::kAdd:
@@ -553,6 +563,145 @@ class Lowering {
     return absl::OkStatus();
   }
 
+  absl::Status LowerRoute(const Op& op) {
+    RouteArgs args;
+    XJIT_ASSIGN_OR_RETURN(args.params, RouteParamsOf(op));
+    args.constant = op.Int("constant");
+    if (op.operands.size() > 1) {
+      XJIT_ASSIGN_OR_RETURN(args.bias, context_.weights->Vector(layer_, *op.weight(1)));
+    }
+    XJIT_ASSIGN_OR_RETURN(const Place logits, PlaceOf(op.operand(0)));
+    XJIT_ASSIGN_OR_RETURN(const Place experts, PlaceOf(op.result(0)));
+    XJIT_ASSIGN_OR_RETURN(const Place weights, PlaceOf(op.result(1)));
+    args.ldl_bytes = logits.stride;
+    args.lde_bytes = experts.stride;
+    args.ldw_bytes = weights.stride;
+    Access access;
+    AddSpan(op.operand(0), &access.reads);
+    AddSpan(op.result(0), &access.writes);
+    AddSpan(op.result(1), &access.writes);
+    XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Fixed("route"));
+    const bool replicated = ReplicatesRoute(rows_, args.params.experts);
+    AddStage(
+        RowStage(Label(op), kernel, op.result(0), replicated), access,
+        [=, this](int t) {
+          RouteArgs own = args;
+          own.logits = reinterpret_cast<const float*>(At(logits, t));
+          own.experts = reinterpret_cast<int32_t*>(At(experts, t));
+          own.weights = reinterpret_cast<float*>(At(weights, t));
+          own.scratch = scratch_[static_cast<size_t>(t)];
+          return own;
+        },
+        RouteScratchBytes(args.params));
+    return absl::OkStatus();
+  }
+
+  // Layers whose experts are alike share tables and memory.
+  absl::StatusOr<const MoeStages*> StagesFor(const MoeDesc& desc) {
+    for (const MoeStages& stages : moe_) {
+      if (stages.plan().desc == desc) return &stages;
+    }
+    XJIT_ASSIGN_OR_RETURN(const MoePlan plan, PlanMoe(desc, *context_.kernels, context_.threads));
+    auto* tables = static_cast<std::byte*>(program_->AddArgs(static_cast<size_t>(plan.table_bytes(context_.threads))));
+    XJIT_ASSIGN_OR_RETURN(std::byte * work, context_.memory->Get(WorkMemory::Use::kExperts, 0, plan.work_bytes()));
+    return &moe_.emplace_back(plan, context_.threads, tables, work);
+  }
+
+  absl::Status LowerMoeSort(const Op& op) {
+    XJIT_ASSIGN_OR_RETURN(const MoeProducts products, ProductsOf(*function_, op));
+    XJIT_ASSIGN_OR_RETURN(const MoeStages* moe, StagesFor(DescOf(products, rows_)));
+    sorted_[op.result(0)] = moe;
+    XJIT_ASSIGN_OR_RETURN(const Place experts, PlaceOf(op.operand(0)));
+    XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Fixed("moe_sort"));
+    Access access;
+    AddSpan(op.operand(0), &access.reads);
+    const int64_t first = op.Int("first");
+    AddStage(RowStage(Label(op), kernel, nullptr, true), access, [=, this](int t) {
+      MoeSortArgs args = moe->Sort(t);
+      args.experts = reinterpret_cast<const int32_t*>(At(experts, t));
+      args.lde_bytes = experts.stride;
+      args.first = first;
+      return args;
+    });
+    return absl::OkStatus();
+  }
+
+  Stage GroupedStage(const Op& op, const Kernel* kernel, const GroupedPlan& plan, const MoeDesc& desc) const {
+    Stage stage;
+    stage.label = Label(op);
+    stage.kernel = kernel;
+    stage.m_kind = GridM::kRows;
+    // As many experts as there are slots: what a step of few rows reads.
+    stage.weight_bytes = std::min(desc.experts, desc.rows * desc.slots) * plan.expert_bytes;
+    return stage;
+  }
+
+  absl::Status LowerGateUp(const Op& op) {
+    const MoeStages* moe = sorted_.at(op.operand(3));
+    const MoePlan& plan = moe->plan();
+    if (InStrips(*ViewRoot(op.operand(0)))) return Internal("lower: experts read '%{}' in strips", op.operand(0)->name);
+    XJIT_ASSIGN_OR_RETURN(const Place x, PlaceOf(op.operand(0)));
+    XJIT_ASSIGN_OR_RETURN(const std::byte* packed, context_.weights->Matrix(layer_, *op.weight(2)));
+    XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Fixed("grouped_up"));
+    Access access;
+    AddSpan(op.operand(0), &access.reads);
+    access.writes.push_back({Span::Space::kExperts, 0, 1});
+    Stage stage = GroupedStage(op, kernel, plan.up, plan.desc);
+    stage.n_count = plan.up_tasks();
+    stage.n_chunk = 1;
+    AddStage(
+        std::move(stage), access,
+        [=, this](int t) {
+          GroupedUpArgs args = moe->Up(t, scratch_[static_cast<size_t>(t)]);
+          args.weights.w = packed;
+          args.x = At(x, t);
+          args.ldx_bytes = x.stride;
+          return args;
+        },
+        plan.up_scratch_bytes());
+    return absl::OkStatus();
+  }
+
+  absl::Status LowerDown(const Op& op) {
+    const MoeStages* moe = sorted_.at(op.operand(3));
+    const MoePlan& plan = moe->plan();
+    XJIT_ASSIGN_OR_RETURN(const Place out, PlaceOf(op.result()));
+    XJIT_ASSIGN_OR_RETURN(const std::byte* packed, context_.weights->Matrix(layer_, *op.weight(2)));
+    XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Fixed("grouped_down"));
+    const Value* weights = ItemOperand(op, *op.Item("epilogue", "combine")).value;
+    XJIT_ASSIGN_OR_RETURN(const Place weight, PlaceOf(weights));
+    Access access;
+    access.reads.push_back({Span::Space::kExperts, 0, 1});
+    AddSpan(weights, &access.reads);
+    AddSpan(op.result(), &access.writes);
+    std::optional<Place> residual;
+    if (const ChainItem* item = op.Item("epilogue", "residual")) {
+      const Value* value = ItemOperand(op, *item).value;
+      XJIT_ASSIGN_OR_RETURN(residual, PlaceOf(value));
+      AddSpan(value, &access.reads);
+    }
+    Stage stage = GroupedStage(op, kernel, plan.down, plan.desc);
+    stage.n_count = plan.down.panels;
+    stage.n_chunk = plan.down.chunk;
+    AddStage(
+        std::move(stage), access,
+        [=, this](int t) {
+          GroupedDownArgs args = moe->Down(t, scratch_[static_cast<size_t>(t)]);
+          args.weights.w = packed;
+          args.weight = reinterpret_cast<const float*>(At(weight, t));
+          args.ldweight_bytes = weight.stride;
+          if (residual.has_value()) {
+            args.residual = reinterpret_cast<const float*>(At(*residual, t));
+            args.ldr_bytes = residual->stride;
+          }
+          args.out = reinterpret_cast<float*>(At(out, t));
+          args.ldo_bytes = out.stride;
+          return args;
+        },
+        plan.down_scratch_bytes());
+    return absl::OkStatus();
+  }
+
   const Module& module_;
   const LoweringContext& context_;
   int64_t rows_ = 0, logit_rows_ = 0;
@@ -564,6 +713,8 @@ class Lowering {
   int64_t layer_ = -1;
   const Function* function_ = nullptr;    // the one being lowered
   std::map<const Value*, int64_t> args_;  // arguments of the function being lowered -> arena offset
+  std::deque<MoeStages> moe_;
+  std::map<const Value*, const MoeStages*> sorted_;  // by a moe_sort's order
   std::vector<Stage> stages_;
   std::vector<std::function<void()>> pending_;
   absl::Status span_status_;                   // of the first span that could not be placed

@@ -6,6 +6,7 @@
 #include "codegen/gemm/blocking.h"
 #include "ir/chains.h"
 #include "ir/ops.h"
+#include "passes/lower_moe.h"
 
 namespace xjit {
 namespace {
@@ -33,6 +34,9 @@ const std::vector<Lowered>& Table() {
       {OpCode::kRopeStore, {"heads", "kv_heads", "scale", "eps", "q", "kv"}, {}},
       // One kernel does both forms: the step that it is given says how rows and cache are shared out.
       {OpCode::kFlashAttention, {"heads", "kv_heads", "window", "kv", "form"}, {}},
+      {OpCode::kRoute, {"top_k", "score", "normalize", "scale", "groups", "top_groups", "group_top", "constant"}, {}},
+      {OpCode::kMoeSort, {"experts", "first"}, {}},
+      {OpCode::kGroupedGemm, {"first", "out"}, {"silu_mul", "combine", "residual"}},
       {OpCode::kRmsNorm, {"eps"}, {}},
       {OpCode::kAdd, {}, {}},
       {OpCode::kMul, {}, {}},
@@ -72,10 +76,11 @@ absl::Status CheckAttrs(const Op& op, const Lowered& lowered) {
   return absl::OkStatus();
 }
 
-// Of lowered ops only rope_store, which norms heads, has a kernel for its optional operands.
+// Optional operands have kernels in rope_store, which norms heads, route (a bias) and grouped_gemm (the sorted order).
 absl::Status CheckOptional(const Op& op) {
   const OpInfo& info = Info(op.code);
-  if (op.code == OpCode::kRopeStore) return absl::OkStatus();
+  if (op.code == OpCode::kRopeStore || op.code == OpCode::kRoute || op.code == OpCode::kGroupedGemm)
+    return absl::OkStatus();
   const size_t required = info.operands.size() - static_cast<size_t>(info.optional);
   if (info.variadic || op.operands.size() - ChainOperands(op) <= required) return absl::OkStatus();
   return NoKernel(op, fmt::format("operand '{}'", info.operands[required].name));
@@ -102,7 +107,9 @@ absl::Status CheckOrder(const Op& op) {
 
 absl::Status CheckShapes(const Op& op) {
   XJIT_RETURN_IF_ERROR(CheckOrder(op));
-  if (op.code == OpCode::kGemm && op.Has("layout") && op.Str("layout") != kPanelLayout)
+  if (op.code == OpCode::kGroupedGemm) XJIT_RETURN_IF_ERROR(CheckGroupedGemm(op));
+  if ((op.code == OpCode::kGemm || op.code == OpCode::kGroupedGemm) && op.Has("layout") &&
+      op.Str("layout") != kPanelLayout)
     return NoKernel(op, fmt::format("layout '{}'", op.Str("layout")));
   if (op.code == OpCode::kRmsNorm && op.weight(1)->type.cols() != op.operand(0)->type.cols())
     return NoKernel(op, fmt::format("a norm of groups of {} columns", op.weight(1)->type.cols()));

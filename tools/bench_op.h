@@ -14,6 +14,7 @@
 
 #include "codegen/kernels.h"
 #include "codegen/measure.h"
+#include "codegen/moe/moe_plan.h"
 #include "runtime/memory.h"
 #include "runtime/worker_pool.h"
 #include "tools/command.h"
@@ -64,6 +65,15 @@ struct ConvertShape {
 };
 
 inline constexpr int64_t kMostCopies = int64_t{1} << 20;
+
+// Experts' products of a step's tokens; see MoeDesc.
+struct MoeShape {
+  int64_t experts = 128, top_k = 8, tokens = 1, hidden = 0, intermediate = 0;
+  std::string weights;
+
+  void Register(CLI::App* app);
+  absl::StatusOr<MoeDesc> Desc(const TargetInfo& target) const;
+};
 
 // Flags of every operation.
 struct BenchOpFlags {
@@ -156,5 +166,6 @@ absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape);
 absl::Status BenchAttention(const BenchOpFlags& flags, const AttentionShape& shape);
 absl::Status BenchConvert(const BenchOpFlags& flags, const ConvertShape& shape);
 absl::Status BenchPrepare(const BenchOpFlags& flags, const PrepareShape& shape);
+absl::Status BenchMoe(const BenchOpFlags& flags, const MoeShape& shape);
 
 }  // namespace xjit::tools

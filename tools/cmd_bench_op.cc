@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr char kOperations[] = "gemm, convert, attention, rows";
+constexpr char kOperations[] = "gemm, moe, convert, attention, rows";
 
 // What a read has to pass over so that it comes from memory.
 int64_t MemorySize(const TargetInfo& target) { return std::max<int64_t>(int64_t{256} << 20, 4 * target.l3_bytes); }
@@ -197,11 +197,16 @@ Command AddBenchOp(CLI::App& app) {
   auto convert = std::make_shared<ConvertShape>();
   auto attention = std::make_shared<AttentionShape>();
   auto rows = std::make_shared<PrepareShape>();
+  auto moe = std::make_shared<MoeShape>();
 
   CLI::App* gemm_app = sub->add_subcommand("gemm", "a matrix product with packed weights");
   gemm->Register(gemm_app);
   flags->Register(gemm_app);
   Example(gemm_app, "xjit bench-op gemm --m 1 --n 8960 --k 1536 --weights q4_k --threads 2");
+  CLI::App* moe_app = sub->add_subcommand("moe", "a mixture of experts: routing, gate and up, down");
+  moe->Register(moe_app);
+  flags->Register(moe_app);
+  Example(moe_app, "xjit bench-op moe --experts 128 --top-k 8 --hidden 2048 --intermediate 768 --weights int8");
   CLI::App* convert_app = sub->add_subcommand("convert", "packed weights unpacked, in cache");
   convert->Register(convert_app);
   flags->Register(convert_app);
@@ -220,6 +225,7 @@ Command AddBenchOp(CLI::App& app) {
   Example(sub, "xjit bench-op gemm --m 1 --n 8960 --k 1536 --weights q4_k --threads 2");
   return {sub, [=]() -> absl::Status {
             if (gemm_app->parsed()) return BenchGemm(*flags, *gemm);
+            if (moe_app->parsed()) return BenchMoe(*flags, *moe);
             if (convert_app->parsed()) return BenchConvert(*flags, *convert);
             if (attention_app->parsed()) return BenchAttention(*flags, *attention);
             if (rows_app->parsed()) return BenchPrepare(*flags, *rows);

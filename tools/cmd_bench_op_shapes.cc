@@ -81,6 +81,48 @@ absl::StatusOr<GemmDesc> GemmShape::Desc(const TargetInfo& target) const {
   return desc;
 }
 
+void MoeShape::Register(CLI::App* app) {
+  app->add_option("--experts", experts, "experts to choose from")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->capture_default_str();
+  app->add_option("--top-k", top_k, "experts of a token")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->capture_default_str();
+  app->add_option("--tokens", tokens, "tokens of a step")
+      ->check(CLI::Range(int64_t{1}, kMostRows))
+      ->capture_default_str();
+  app->add_option("--hidden", hidden, "values of a token")->check(CLI::Range(int64_t{1}, kMostDepth));
+  app->add_option("--intermediate", intermediate, "values between an expert's products")
+      ->check(CLI::Range(int64_t{1}, kMostDepth));
+  app->add_option("--weights", weights, WeightNames())->type_name("ENCODING");
+}
+
+absl::StatusOr<MoeDesc> MoeShape::Desc(const TargetInfo& target) const {
+  for (const auto& [flag, value] : {std::pair{"--hidden", hidden}, std::pair{"--intermediate", intermediate}}) {
+    if (value < 1) return InvalidArgument("moe: {} is missing", flag);
+  }
+  if (top_k > experts) return InvalidArgument("moe: --top-k {} of --experts {}", top_k, experts);
+  if (weights.empty()) return InvalidArgument("moe: --weights is missing; known are {}", WeightNames());
+  const auto w = WeightNamed(weights);
+  if (!w.has_value() || !HasPanels(*w)) {
+    return InvalidArgument("moe: --weights {} is not known; known are {}", weights, WeightNames());
+  }
+  const int block = w->type == DType::kI4 ? w->scales.cols : Info(w->type).block_elems;
+  for (const auto& [flag, value] : {std::pair{"--hidden", hidden}, std::pair{"--intermediate", intermediate}}) {
+    if (value % block != 0)
+      return InvalidArgument("moe: {} {} is no multiple of {}, the block of {}", flag, value, block, weights);
+  }
+  MoeDesc desc{.experts = experts,
+               .rows = tokens,
+               .slots = top_k,
+               .hidden = hidden,
+               .intermediate = intermediate,
+               .gate_up = *w,
+               .down = *w};
+  desc.x = desc.mid = ActivationFor(*w, target, tokens > kMaxFewRows);
+  return desc;
+}
+
 void AttentionShape::Register(CLI::App* app) {
   app->add_option("--heads", heads, "query heads")->check(CLI::Range(1, 4096));
   app->add_option("--kv-heads", kv_heads, "KV heads, a divisor of the query heads")->check(CLI::Range(1, 4096));

@@ -61,6 +61,7 @@ std::string ToString(const GemmPlan& plan) {
   if (plan.n_block > 0) s += fmt::format(", n_block {}", plan.n_block);
   if (plan.broadcast_a) s += ", broadcast_a";
   if (plan.vbmi) s += ", vbmi";
+  if (plan.vex_dot) s += ", vex_dot";
   if (plan.prefetch != PrefetchHint::kNone) {
     s += fmt::format(", prefetch {} +{} every {}", plan.prefetch == PrefetchHint::kT0 ? "t0" : "t1",
                      plan.prefetch_distance, plan.prefetch_every);

@@ -35,6 +35,8 @@ struct GemmPlan {
   bool broadcast_a = false;
   // Tables of 64 and 128 bytes are looked up in registers (vpermb, vpermi2b).
   bool vbmi = false;
+  // ymm with vpdpbusd (AVX-VNNI).
+  bool vex_dot = false;
   // Bytes of GemmArgs::scratch of each thread.
   int64_t scratch_bytes = 0;
   // Estimated cycles of one core for one row times one column, whole k, weights in L2. Compared between kernels that

@@ -57,16 +57,13 @@ double UnpackInstructions(const Encoding& w, const FloatOps& ops) {
 
 // Prefetches of every line, for few rows. Where a row or two of f32 or bf16 pairs leave the loads time to run ahead,
 // the hardware follows the stream at full speed and a prefetch only costs. Elsewhere it gains (EPYC 9005, one thread,
-// share of an ascending read at 42 GB/s, without and with): bf16 dot 4 rows 91 -> 96%, 8 rows 80 -> 94%; f16 1 row 86
-// -> 98%; q4_k 1 row 30 -> 43%; AVX2 f32 4 rows 53 -> 87%. T1 further ahead is better than T0 only for 7 and 8 rows of
-// a stream that needs no unpacking; the panel shape has to be a k block ahead.
+// share of an ascending read at 37-42 GB/s, without, with 4 and with 8 KiB ahead): bf16 dot 4 rows 90, 96, 99%, 8 rows
+// 79, 89, 94%; f16 4 rows 64, 85, 97%; f8e4m3 1 row 86, 94, 101%, 4 rows 59, 82, 95%; f32 8 rows 74, 91, 95%. 12 to 32
+// KiB and T1 are no better.
 void SetFewRowsPrefetch(const Encoding& w, const FloatOps& ops, int rows, GemmPlan* plan) {
-  const bool direct = w.type == DType::kF32;
-  if (direct && rows <= (ops.wide ? 2 : 1)) return;
-  const bool stream = plan->scratch_bytes == 0;
-  const bool far = direct && ops.wide && rows >= 7;
-  plan->prefetch = far ? PrefetchHint::kT1 : PrefetchHint::kT0;
-  plan->prefetch_distance = far || !stream ? 8192 : 4096;
+  if (w.type == DType::kF32 && rows <= (ops.wide ? 2 : 1)) return;
+  plan->prefetch = PrefetchHint::kT0;
+  plan->prefetch_distance = 8192;
   plan->prefetch_every = 64;
 }
 

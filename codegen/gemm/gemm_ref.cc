@@ -67,7 +67,7 @@ std::vector<std::byte> RowOfA(const GemmDesc& desc, const std::byte* a, int64_t 
     const I8Layout layout{desc.k};
     std::vector<std::byte> row(static_cast<size_t>(layout.row_bytes()));
     if (!desc.strips) {
-      std::memcpy(row.data(), a + m * desc.lda_bytes, row.size());
+      std::memcpy(row.data(), a + m * desc.lda_bytes, static_cast<size_t>(layout.neg_sum_offset()) + 4);
       return row;
     }
     const StripLayout strips = layout.strips();

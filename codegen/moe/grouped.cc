@@ -11,46 +11,25 @@
 namespace xjit {
 namespace {
 
-// Row `token` of x to row r of the unit.
-void GatherRow(const GroupedUpArgs& a, int64_t token, bool to_strips, int64_t r) {
+// Row `token` of x to row r of the unit, which are in strips.
+void GatherIntoStrips(const GroupedUpArgs& a, const std::byte* x, int64_t r) {
   const MoeRowLayout& layout = a.x_layout;
   const StripLayout& strips = layout.strips;
-  const int64_t chunks = strips.chunks(), chunk_step = kStripRows * kStripChunk;
-  std::byte* row = a.rows + r * layout.stride;
   std::byte* strip = a.rows + r / kStripRows * strips.strip_bytes();
-  const int64_t lane = r % kStripRows;
-  if (!a.x_strips) {
-    const std::byte* x = a.x + token * a.ldx_bytes;
-    if (!to_strips) {
-      std::memcpy(row, x, static_cast<size_t>(layout.row_bytes));
-      return;
-    }
-    const int64_t values = layout.type == DType::kI8Act ? strips.row_bytes : layout.row_bytes;
-    std::byte* to = strip + lane * kStripChunk;
-    for (int64_t c = 0; c < values / kStripChunk; ++c)
-      std::memcpy(to + c * chunk_step, x + c * kStripChunk, kStripChunk);
-    if (const int64_t rest = values % kStripChunk; rest != 0) {
-      std::byte* last = to + values / kStripChunk * chunk_step;
-      std::memcpy(last, x + values - rest, static_cast<size_t>(rest));
-      std::memset(last + rest, 0, static_cast<size_t>(kStripChunk - rest));
-    }
-    if (layout.type != DType::kI8Act) return;
-    // scale, then neg_sum: neighbours in a row, 16 apart in a strip
-    std::byte* tail = strip + strips.tail_offset() + lane * 4;
-    std::memcpy(tail, x + strips.row_bytes, 4);
-    std::memcpy(tail + 4 * kStripRows, x + strips.row_bytes + 4, 4);
-    return;
+  std::byte* to = strip + r % kStripRows * kStripChunk;
+  const int64_t step = kStripRows * kStripChunk;
+  const int64_t values = layout.type == DType::kI8Act ? strips.row_bytes : layout.row_bytes;
+  for (int64_t c = 0; c < values / kStripChunk; ++c) std::memcpy(to + c * step, x + c * kStripChunk, kStripChunk);
+  if (const int64_t rest = values % kStripChunk; rest != 0) {
+    std::byte* last = to + values / kStripChunk * step;
+    std::memcpy(last, x + values - rest, static_cast<size_t>(rest));
+    std::memset(last + rest, 0, static_cast<size_t>(kStripChunk - rest));
   }
-  const std::byte* x_strip = a.x + token / kStripRows * strips.strip_bytes();
-  const std::byte* x = x_strip + token % kStripRows * kStripChunk;
-  const std::byte* x_tail = x_strip + strips.tail_offset() + token % kStripRows * 4;
-  std::byte* to = to_strips ? strip + lane * kStripChunk : row;
-  const int64_t step = to_strips ? chunk_step : kStripChunk;
-  for (int64_t c = 0; c < chunks; ++c) std::memcpy(to + c * step, x + c * chunk_step, kStripChunk);
   if (layout.type != DType::kI8Act) return;
-  std::byte* tail = to_strips ? strip + strips.tail_offset() + lane * 4 : row + strips.row_bytes;
-  std::memcpy(tail, x_tail, 4);
-  std::memcpy(tail + (to_strips ? 4 * kStripRows : 4), x_tail + 4 * kStripRows, 4);
+  // scale, then neg_sum: neighbours in a row, 16 apart in a strip
+  std::byte* tail = strip + strips.tail_offset() + r % kStripRows * 4;
+  std::memcpy(tail, x + strips.row_bytes, 4);
+  std::memcpy(tail + 4 * kStripRows, x + strips.row_bytes + 4, 4);
 }
 
 // The rows of a unit side by side.
@@ -58,10 +37,17 @@ const std::byte* RowsOfUnit(const GroupedUpArgs& a, int64_t number) {
   const MoeUnit& unit = a.runs->unit[number];
   const int32_t* slot = a.runs->slot + unit.first;
   const bool many = unit.rows > a.weights.few_rows;
-  if (unit.rows == 1 && !many && !a.x_strips) return a.x + slot[0] / a.slots * a.ldx_bytes;
+  if (unit.rows == 1 && !many) return a.x + slot[0] / a.slots * a.ldx_bytes;
   GatherTag& tag = *a.tag;
   if (tag.runs != a.runs || tag.generation != a.runs->generation || tag.unit != number) {
-    for (int64_t r = 0; r < unit.rows; ++r) GatherRow(a, slot[r] / a.slots, many && a.many_strips, r);
+    for (int64_t r = 0; r < unit.rows; ++r) {
+      const std::byte* x = a.x + slot[r] / a.slots * a.ldx_bytes;
+      if (many && a.many_strips) {
+        GatherIntoStrips(a, x, r);
+      } else {
+        std::memcpy(a.rows + r * a.x_layout.stride, x, static_cast<size_t>(a.x_layout.row_bytes));
+      }
+    }
     tag = {a.runs, a.runs->generation, number};
   }
   return a.rows;

@@ -58,8 +58,7 @@ struct GroupedUpArgs {
 
   const std::byte* x = nullptr;  // a row for each token
   MoeRowLayout x_layout;
-  int64_t ldx_bytes = 0;     // from token to token; not used with x_strips
-  bool x_strips = false;     // how x is
+  int64_t ldx_bytes = 0;     // from token to token
   bool many_strips = false;  // how units of many rows are to be
 
   float* c = nullptr;  // [sorted rows]

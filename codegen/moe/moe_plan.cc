@@ -15,7 +15,11 @@ namespace {
 constexpr int64_t kMostUnitRows = 256;
 // A task of gate and up is as SharePanels has it; one of down goes over all units, a range of the columns each, and is
 // cut until there are so many for each thread.
-constexpr int64_t kDownTasksPerThread = 16;
+constexpr int64_t kDownTasksPerThread = 32;
+
+// Scores that every thread computes for itself rather than wait at a barrier: an exponential in double takes about 10
+// ns, a barrier with its wait 0.2 to 1 us and uneven starts.
+constexpr int64_t kReplicatedScores = 256;
 
 // The kernels of one product: for 1, 2, ... rows as far as there are any, and for many.
 absl::Status ChooseKernels(GemmDesc desc, int64_t rows, KernelLibrary& library, GroupedPlan* plan, int* few_rows) {
@@ -86,6 +90,8 @@ int64_t MoePlan::down_scratch_bytes() const {
   return AlignUp(tile_stride * std::max<int64_t>(few_rows, std::min(unit_rows, desc.rows)), 64) + down.kernel_scratch;
 }
 
+bool ReplicatesRoute(int64_t rows, int64_t experts) { return rows * experts <= kReplicatedScores; }
+
 std::string MoeName(const MoeDesc& desc) {
   return fmt::format("moe.{}_{}.e{}k{}n{}s{}", Name(desc.x), Name(desc.gate_up.type), desc.experts, desc.hidden,
                      desc.intermediate, desc.slots);
@@ -144,62 +150,69 @@ absl::StatusOr<MoePlan> PlanMoe(const MoeDesc& desc, KernelLibrary& library, int
 
 namespace {
 
-int64_t TableBytes(const MoePlan& plan) {
-  return AlignUp(static_cast<int64_t>(sizeof(MoeRuns)), 64) +
-         AlignUp(plan.sizes.units * static_cast<int64_t>(sizeof(MoeUnit)), 64) + AlignUp(plan.sizes.slots * 4, 64) +
-         AlignUp((plan.desc.experts + 1) * 4, 64);
-}
-int64_t DoneBytes(const MoePlan& plan) { return AlignUp(plan.sizes.units * 4, 64); }
+// Where the parts of a thread's table are.
+struct TableLayout {
+  explicit TableLayout(const MoePlan& plan)
+      : tag(AlignUp(static_cast<int64_t>(sizeof(MoeRuns)), 64)),
+        units(tag + static_cast<int64_t>(sizeof(GatherTag))),
+        slots(units + AlignUp(plan.sizes.units * static_cast<int64_t>(sizeof(MoeUnit)), 64)),
+        begin(slots + AlignUp(plan.sizes.slots * 4, 64)),
+        bytes(begin + AlignUp((plan.desc.experts + 1) * 4, 64)) {}
+  int64_t tag, units, slots, begin, bytes;
+};
+
 int64_t CBytes(const MoePlan& plan) { return plan.sizes.sorted_rows * plan.c_stride; }
 
 }  // namespace
 
-int64_t MoePlan::memory_bytes(int tables) const {
-  const int64_t mid = desc.mid == DType::kF32 ? 0 : sizes.sorted_rows * mid_layout.stride;
-  // Kernels may read a row up to the next multiple of 64 bytes.
-  return tables * TableBytes(*this) + DoneBytes(*this) + CBytes(*this) + mid + 64;
+int64_t MoePlan::table_bytes(int threads) const {
+  return threads * TableLayout(*this).bytes + AlignUp(sizes.units * 4, 64);
 }
 
-MoeMemory::MoeMemory(const MoePlan& plan, std::byte* memory, int tables)
+int64_t MoePlan::work_bytes() const {
+  const int64_t mid = desc.mid == DType::kF32 ? 0 : sizes.sorted_rows * mid_layout.stride;
+  // Kernels may read a row up to the next multiple of 64 bytes.
+  return CBytes(*this) + mid + 64;
+}
+
+MoeStages::MoeStages(const MoePlan& plan, int threads, std::byte* tables, std::byte* work)
     : plan_(plan),
-      memory_(memory),
-      table_bytes_(TableBytes(plan)),
-      done_(memory + tables * table_bytes_),
-      c_(done_ + DoneBytes(plan)),
-      mid_(plan.desc.mid == DType::kF32 ? c_ : c_ + CBytes(plan)) {
-  for (int t = 0; t < tables; ++t) {
-    std::byte* at = memory_ + t * table_bytes_;
-    auto* runs = new (at) MoeRuns;
-    at += AlignUp(sizeof(MoeRuns), size_t{64});
-    runs->unit = reinterpret_cast<MoeUnit*>(at);
-    at += AlignUp(plan.sizes.units * static_cast<int64_t>(sizeof(MoeUnit)), 64);
-    runs->slot = reinterpret_cast<int32_t*>(at);
+      tables_(tables),
+      done_(tables + threads * TableLayout(plan).bytes),
+      work_(work),
+      mid_(plan.desc.mid == DType::kF32 ? work : work + CBytes(plan)) {
+  const TableLayout layout(plan_);
+  for (int t = 0; t < threads; ++t) {
+    auto* runs = new (Table(t)) MoeRuns;
+    new (Table(t) + layout.tag) GatherTag;
+    runs->unit = reinterpret_cast<MoeUnit*>(Table(t) + layout.units);
+    runs->slot = reinterpret_cast<int32_t*>(Table(t) + layout.slots);
   }
 }
 
-int64_t MoeMemory::mid_stride() const {
+std::byte* MoeStages::Table(int thread) const { return tables_ + thread * TableLayout(plan_).bytes; }
+
+int64_t MoeStages::mid_stride() const {
   return plan_.desc.mid == DType::kF32 ? plan_.c_stride : plan_.mid_layout.stride;
 }
 
-MoeSortArgs MoeMemory::Sort(int table) const {
-  std::byte* begin = reinterpret_cast<std::byte*>(runs(table)->slot) + AlignUp(plan_.sizes.slots * 4, 64);
+MoeSortArgs MoeStages::Sort(int thread) const {
   return {.slots = plan_.desc.slots,
           .count = plan_.desc.experts,
           .few_rows = plan_.few_rows,
           .unit_rows = plan_.unit_rows,
-          .runs = runs(table),
-          .begin = reinterpret_cast<int32_t*>(begin)};
+          .runs = runs(thread),
+          .begin = reinterpret_cast<int32_t*>(Table(thread) + TableLayout(plan_).begin)};
 }
 
-GroupedUpArgs MoeMemory::Up(int table, std::byte* scratch, GatherTag* tag) const {
+GroupedUpArgs MoeStages::Up(int thread, std::byte* scratch) const {
   GroupedUpArgs args{.weights = WeightsOf(plan_.up, plan_.few_rows),
-                     .runs = runs(table),
+                     .runs = runs(thread),
                      .slots = plan_.desc.slots,
                      .chunk = plan_.up.chunk,
                      .chunks = plan_.up.chunks(),
                      .x_layout = plan_.x_layout,
                      .ldx_bytes = plan_.x_layout.stride,
-                     .x_strips = plan_.desc.x_strips,
                      .many_strips = plan_.up.strips,
                      .c = c(),
                      .ldc_bytes = plan_.c_stride,
@@ -207,7 +220,7 @@ GroupedUpArgs MoeMemory::Up(int table, std::byte* scratch, GatherTag* tag) const
                      .mid = mid_,
                      .mid_stride = mid_stride(),
                      .done = reinterpret_cast<int32_t*>(done_),
-                     .tag = tag,
+                     .tag = reinterpret_cast<GatherTag*>(Table(thread) + TableLayout(plan_).tag),
                      .rows = scratch,
                      .scratch = scratch + AlignUp(UnitBytes(plan_), 64)};
   if (plan_.convert != nullptr) args.convert = plan_.convert->fn;
@@ -215,9 +228,9 @@ GroupedUpArgs MoeMemory::Up(int table, std::byte* scratch, GatherTag* tag) const
   return args;
 }
 
-GroupedDownArgs MoeMemory::Down(int table, std::byte* scratch) const {
+GroupedDownArgs MoeStages::Down(int thread, std::byte* scratch) const {
   return {.weights = WeightsOf(plan_.down, plan_.few_rows),
-          .runs = runs(table),
+          .runs = runs(thread),
           .slots = plan_.desc.slots,
           .columns = plan_.desc.hidden,
           .mid = mid_,

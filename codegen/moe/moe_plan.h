@@ -22,7 +22,6 @@ struct MoeDesc {
   int64_t intermediate = 0;
   Encoding gate_up, down;   // gate_up: panels of 16 gate and 16 up columns
   DType x = DType::kF32;    // as gate and up read it
-  bool x_strips = false;    // x is in strips
   DType mid = DType::kF32;  // as down reads the intermediate
   bool operator==(const MoeDesc&) const = default;
 };
@@ -54,39 +53,46 @@ struct MoePlan {
   // Of each thread's scratch.
   int64_t up_scratch_bytes() const;
   int64_t down_scratch_bytes() const;
-  // Memory of the stages together, zeroed before the first step, 64-byte aligned. Sorting fills runs(i), which are
-  // `tables` times there: a table for each thread that sorts for itself, or one.
-  int64_t memory_bytes(int tables) const;
+  // Memory, 64-byte aligned. Tables are zeroed before the first step and kept from step to step: runs, which every
+  // thread sorts for itself (that takes no longer than waiting for one that does it), and counters. Work is what gate
+  // and up leave for down.
+  int64_t table_bytes(int threads) const;
+  int64_t work_bytes() const;
   // Tasks of gate and up.
   int64_t up_tasks() const { return sizes.units * up.chunks(); }
 };
+
+// Whether every thread of a step of at most `rows` tokens routes for itself, which saves a barrier.
+bool ReplicatesRoute(int64_t rows, int64_t experts);
 
 // Asks the library for the kernels, for `threads` threads. Fails as the library does where there is no kernel for many
 // rows; run lengths that have no kernel of their own are taken as many rows.
 absl::StatusOr<MoePlan> PlanMoe(const MoeDesc& desc, KernelLibrary& library, int threads);
 
-// The stages' arguments over `memory` of memory_bytes(tables). Pointers of the caller's data are left to fill in:
-// experts (sort), x and weights (up), out, residual, weight and weights (down).
-class MoeMemory {
+// The stages' arguments. Pointers of the caller's data are left to fill in: experts (sort), x and weights (up), out,
+// residual, weight and weights (down); and their rows' strides.
+class MoeStages {
  public:
-  MoeMemory(const MoePlan& plan, std::byte* memory, int tables);
+  // `tables` of table_bytes(threads), `work` of work_bytes().
+  MoeStages(const MoePlan& plan, int threads, std::byte* tables, std::byte* work);
 
-  MoeSortArgs Sort(int table) const;
-  // `scratch` of up_scratch_bytes(), `tag` zeroed.
-  GroupedUpArgs Up(int table, std::byte* scratch, GatherTag* tag) const;
+  MoeSortArgs Sort(int thread) const;
+  // `scratch` of up_scratch_bytes().
+  GroupedUpArgs Up(int thread, std::byte* scratch) const;
   // `scratch` of down_scratch_bytes().
-  GroupedDownArgs Down(int table, std::byte* scratch) const;
+  GroupedDownArgs Down(int thread, std::byte* scratch) const;
 
-  MoeRuns* runs(int table) const { return reinterpret_cast<MoeRuns*>(memory_ + table * table_bytes_); }
-  float* c() const { return reinterpret_cast<float*>(c_); }
-  std::byte* mid() const { return mid_; }
+  const MoePlan& plan() const { return plan_; }
+  MoeRuns* runs(int thread) const { return reinterpret_cast<MoeRuns*>(Table(thread)); }
+  float* c() const { return reinterpret_cast<float*>(work_); }
+  const std::byte* mid() const { return mid_; }
   int64_t mid_stride() const;
 
  private:
-  const MoePlan& plan_;
-  std::byte* memory_;
-  int64_t table_bytes_;
-  std::byte *done_, *c_, *mid_;
+  std::byte* Table(int thread) const;
+
+  MoePlan plan_;
+  std::byte *tables_, *done_, *work_, *mid_;
 };
 
 // "grouped.q8act_q4_k.e128k2048n1536": of logs and profiles.

@@ -32,10 +32,17 @@ class PrepareEmitter {
   void SetBlockMasks(int blocks);
   // scale = max|x| / 127; q = int8(round-half-even(x / scale)).
   void EmitI8();
-  void EmitI8Scale(int v);
-  void EmitI8Step(int count, const Xbyak::Reg64& place, int divisor, int sum);
-  void EmitI8StepWide(int count, const Xbyak::Reg64& place, int divisor, int sum);
-  void EmitI8StepNarrow(int count, const Xbyak::Reg64& place, int divisor, int sum);
+  struct I8Step {
+    Xbyak::Reg64 place;  // of the line that is written
+    int divisor, sum;
+    int inverse;  // of the divisor: multiply instead; -1: divide
+  };
+  void EmitI8Scale(int v, int inverse);
+  void EmitI8Steps(const I8Step& step);
+  void Divide(int v, const I8Step& step);
+  void EmitI8Step(int count, const I8Step& step);
+  void EmitI8StepWide(int count, const I8Step& step);
+  void EmitI8StepNarrow(int count, const I8Step& step);
   void EmitI8NegSum(int sum);
   Xbyak::RegExp I8TailAt();
   static constexpr int kChunkGroups = 16;

@@ -285,7 +285,6 @@ TEST(WeightStore, PacksSlicesAndRefusesByName) {
   Weight fp4 = W("b", {4, 3});
   fp4.type.elem = DType::kI32;
   EXPECT_EQ(error(fp4), "weights: '@b' is i32 and has no packed layout yet (--backend interp runs it)");
-  EXPECT_THAT(error(W("stack", {2, 4, 3})), HasSubstr("'@stack' is f32 and of experts"));
   EXPECT_THAT(error(W("a[:,0:2]", {40, 2})), HasSubstr("'@a[:,0:2]' is f32 and a slice of columns"));
 }
 
@@ -318,6 +317,38 @@ TEST(WeightStore, PacksJoinsInterleavesAndSlicesOfScaledRows) {
       if (row >= 0) want = RowOf(*folder, w, row);
       UnpackColumn(w.type.encoding(), 64, *packed, n, got.data());
       EXPECT_EQ(got, want) << w.name << ", column " << n;
+    }
+  }
+}
+
+// The panels of the experts lie one after the other, each as a matrix's would.
+TEST(WeightStore, PacksExperts) {
+  const WeightFolder folder({Counting("stack.weight", {3, 40, 5}), Counting("shared.weight", {20, 5}, 7000)});
+  const WeightNames names(*folder, kFamily);
+  auto pool = WorkerPool::Create({.cpus = {-1, -1}});
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  const std::vector<Weight> weights = {W("stack", {3, 40, 5}), W("stack[1:3,20:40,:]", {2, 20, 5}),
+                                       W("stack[:,0:20,:]&shared", {4, 20, 5}, {}, {3, 1}),
+                                       W("stack[:,0:20,:]|stack[:,20:40,:]", {3, 40, 5}, {20, 20})};
+  const auto store = WeightStore::Pack(names, *Graph(weights), **pool, {.huge = false});
+  ASSERT_TRUE(store.ok()) << store.status();
+  for (const Weight& w : weights) {
+    const auto packed = (*store)->Matrix(-1, w);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    const int64_t rows = w.type.rows(), columns = PackedColumns(w);
+    for (int64_t e = 0; e < w.type.dims[0].size; ++e) {
+      const std::byte* matrix = *packed + e * (columns / kPanelColumns * PanelBytes(w.type.encoding(), 5));
+      for (int64_t n = 0; n < columns; ++n) {
+        std::vector<float> want(5, 0.0f), got(5);
+        int64_t row = n < rows ? n : -1;
+        if (w.interleaved()) {
+          const int64_t within = n / 32 * 16 + n % 16;
+          row = within < 20 ? within + (n % 32 < 16 ? 0 : 20) : -1;
+        }
+        if (row >= 0) want = RowOf(*folder, w, e * rows + row);
+        UnpackColumn(w.type.encoding(), 5, matrix, n, got.data());
+        EXPECT_EQ(got, want) << w.name << ", expert " << e << ", column " << n;
+      }
     }
   }
 }

@@ -105,9 +105,8 @@ MoeHarness::MoeHarness(const MoeTestShape& shape, Isa isa, int64_t rows, int thr
   plan_ = *plan;
   EXPECT_TRUE(library_->Seal().ok());
   pool_ = *WorkerPool::Create({.cpus = std::vector<int>(static_cast<size_t>(threads), -1)});
-  memory_.emplace(*plan_, Aligned(bytes_, plan_->memory_bytes(1)), 1);
+  stages_.emplace(*plan_, threads, Aligned(tables_, plan_->table_bytes(threads)), Aligned(work_, plan_->work_bytes()));
   scratch_.resize(static_cast<size_t>(threads));
-  tags_.resize(static_cast<size_t>(threads));
 
   const int64_t up_bytes = plan_->up.expert_bytes, down_bytes = plan_->down.expert_bytes;
   std::byte* w = Aligned(weights_, shape.experts * (up_bytes + down_bytes) + 64);
@@ -137,11 +136,18 @@ std::vector<float> MoeHarness::Run(const MoeStep& step, int64_t first) {
   std::vector<float> out(residual_.begin(), residual_.begin() + step.rows * desc.hidden);
 
   Program program(pool_->threads(), desc.rows, &view);
-  MoeSortArgs sort = memory_->Sort(0);
-  sort.experts = step.experts.data();
-  sort.lde_bytes = 4 * desc.slots;
-  sort.first = first;
-  program.Add({.label = "sort", .kernel = *library_->Fixed("moe_sort"), .m_kind = GridM::kRows}, sort);
+  const Stage sort{.label = "sort",
+                   .kernel = *library_->Fixed("moe_sort"),
+                   .mode = StageMode::kReplicated,
+                   .m_kind = GridM::kRows,
+                   .barrier_after = false};
+  program.AddPerThread(sort, [&](int t) {
+    MoeSortArgs args = stages_->Sort(t);
+    args.experts = step.experts.data();
+    args.lde_bytes = 4 * desc.slots;
+    args.first = first;
+    return args;
+  });
   Stage up{.label = "up",
            .kernel = *library_->Fixed("grouped_up"),
            .n_count = plan_->up_tasks(),
@@ -150,7 +156,7 @@ std::vector<float> MoeHarness::Run(const MoeStep& step, int64_t first) {
   program.AddPerThread(up, [&](int t) {
     std::byte* scratch =
         Aligned(scratch_[static_cast<size_t>(t)], std::max(plan_->up_scratch_bytes(), plan_->down_scratch_bytes()));
-    GroupedUpArgs args = memory_->Up(0, scratch, &tags_[static_cast<size_t>(t)]);
+    GroupedUpArgs args = stages_->Up(t, scratch);
     args.weights.w = gate_up_;
     args.x = x;
     return args;
@@ -162,8 +168,8 @@ std::vector<float> MoeHarness::Run(const MoeStep& step, int64_t first) {
              .m_kind = GridM::kRows};
   program.AddPerThread(down, [&](int t) {
     auto& bytes = scratch_[static_cast<size_t>(t)];
-    GroupedDownArgs args = memory_->Down(
-        0, reinterpret_cast<std::byte*>(AlignUp(reinterpret_cast<uintptr_t>(bytes.data()), uintptr_t{64})));
+    GroupedDownArgs args = stages_->Down(
+        t, reinterpret_cast<std::byte*>(AlignUp(reinterpret_cast<uintptr_t>(bytes.data()), uintptr_t{64})));
     args.weights.w = down_;
     args.weight = step.weights.data();
     args.ldweight_bytes = 4 * desc.slots;
@@ -185,7 +191,7 @@ std::vector<MoeHarness::Row> MoeHarness::RowsOfSlots(int64_t slots) const {
     for (int64_t r = 0; r < unit.rows; ++r) {
       const int64_t slot = runs().slot[unit.first + r];
       EXPECT_TRUE(slot >= 0 && slot < slots && rows[static_cast<size_t>(slot)].unit < 0) << slot;
-      rows[static_cast<size_t>(slot)] = {memory_->c() + (unit.row0 + r) * plan_->c_stride / 4, u, r};
+      rows[static_cast<size_t>(slot)] = {stages_->c() + (unit.row0 + r) * plan_->c_stride / 4, u, r};
     }
   }
   return rows;
@@ -243,7 +249,7 @@ void MoeHarness::Check(const MoeStep& step, const std::vector<float>& out, int64
     const Row& row = rows[static_cast<size_t>(s)];
     if (row.unit < 0) continue;
     const MoeUnit& unit = runs().unit[row.unit];
-    const std::byte* base = memory_->mid() + unit.row0 * memory_->mid_stride();
+    const std::byte* base = stages_->mid() + unit.row0 * stages_->mid_stride();
     const std::byte* want = mid + s * mid_stride;
     const bool strips = unit.rows > plan_->few_rows && plan_->down.strips;
     const int64_t values = desc.mid == DType::kI8Act ? desc.intermediate : plan_->mid_layout.row_bytes;

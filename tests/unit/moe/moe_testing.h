@@ -47,7 +47,7 @@ class MoeHarness {
   bool ok() const { return why_.empty(); }
   const std::string& why() const { return why_; }
   const MoePlan& plan() const { return *plan_; }
-  const MoeRuns& runs() const { return *memory_->runs(0); }
+  const MoeRuns& runs() const { return *stages_->runs(0); }
 
   // Runs the stages; out = residual + experts. `first`: number of the expert that matrix 0 is.
   std::vector<float> Run(const MoeStep& step, int64_t first = 0);
@@ -66,13 +66,12 @@ class MoeHarness {
   std::string why_;
   std::unique_ptr<KernelLibrary> library_;
   std::optional<MoePlan> plan_;
-  std::optional<MoeMemory> memory_;
+  std::optional<MoeStages> stages_;
   std::unique_ptr<WorkerPool> pool_;
   std::vector<std::vector<std::byte>> scratch_;
-  std::vector<std::byte> weights_, bytes_;
+  std::vector<std::byte> weights_, tables_, work_;
   const std::byte *gate_up_ = nullptr, *down_ = nullptr;
   std::vector<float> residual_;
-  std::vector<GatherTag> tags_;
 };
 
 }  // namespace xjit::testing

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "passes/lower_moe.h"
 #include "tests/unit/ir/ir_testing.h"
 
 namespace xjit {
@@ -92,9 +93,59 @@ TEST(LowerCheck, WhatHasNoneIsNamed) {
   EXPECT_EQ(Refusal("%p = prepare %x {out = \"f32\", prologue = [rms_norm(@g<32 x f32>, 1e-06)]}"),
             "prepare: a norm of groups of 32 columns" + end);
   EXPECT_EQ(Refusal("%p = prepare %x {out = \"bf16\", slots = 2}"), "prepare: attribute 'slots'" + end);
-  EXPECT_EQ(Refusal("%e, %w = route %l {top_k = 2}"),
-            "route has no kernel: it is not implemented, or the pass that rewrites it did not fire (--backend interp "
+  EXPECT_EQ(Refusal("%h = gelu %x"),
+            "gelu has no kernel: it is not implemented, or the pass that rewrites it did not fire (--backend interp "
             "runs it)");
+}
+
+// Of experts there are two products: gate and up multiplied, and what they leave combined.
+TEST(LowerCheck, Experts) {
+  const std::string end = " has no kernel yet (--backend interp runs it)";
+  const auto experts = [](std::string_view up, std::string_view down) {
+    return Refusal(
+        fmt::format("%e, %w = route %l, @bias<4 x f32> {{score = \"sigmoid\", top_k = 2}}\n"
+                    "%o, %s = moe_sort %e {{experts = 4}}\n"
+                    "%f = grouped_gemm %x, %e, @g|u<4 x 32|32 x 64 x bf16>{}\n"
+                    "%y = grouped_gemm %f, %e, @d<4 x 64 x 32 x bf16>{}",
+                    up, down));
+  };
+  const std::string up = ", %o, %s {epilogue = [silu_mul]}", down = ", %o, %s {epilogue = [combine(%w), residual(%x)]}";
+  EXPECT_EQ(experts(up, down), "");
+  EXPECT_EQ(experts(" {epilogue = [silu_mul]}", down), "grouped_gemm: a product whose rows are not sorted" + end);
+  EXPECT_EQ(experts(", %o, %s {epilogue = [gelu_mul]}", down), "grouped_gemm: epilogue item 'gelu_mul'" + end);
+  EXPECT_EQ(experts(up, ", %o, %s"),
+            "grouped_gemm: a product that is neither of gate and up with silu_mul nor combined" + end);
+  EXPECT_EQ(experts(up, ", %o, %s {epilogue = [combine(%w)], first = 2}"),
+            "grouped_gemm: a combined product of another share of the experts" + end);
+}
+
+// What one op cannot show: who else reads.
+TEST(LowerCheck, ExpertsOfAFunction) {
+  const auto products = [](std::string_view more) {
+    const auto module = Parse(fmt::format(R"(module @m {{
+  func @f(%x: tensor<T x 64 x f32>, %l: tensor<T x 4 x f32>) -> tensor<T x 64 x f32> {{
+    %e, %w = route %l {{top_k = 2}}
+    %o, %s = moe_sort %e {{experts = 4}}
+    %f = grouped_gemm %x, %e, @g|u<4 x 32|32 x 64 x bf16>, %o, %s {{epilogue = [silu_mul]}}
+    %y = grouped_gemm %f, %e, @d<4 x 64 x 32 x bf16>, %o, %s {{epilogue = [combine(%w)]}}
+    {}
+    return %y
+  }}
+}})",
+                                          more));
+    EXPECT_NE(module, nullptr);
+    const Function& f = *module->functions[0];
+    const auto found = ProductsOf(f, *f.ops[1]);
+    if (!found.ok()) return std::string(Message(found.status()));
+    const MoeDesc desc = DescOf(*found, 7);
+    return fmt::format("{} of {}, {} rows, {} {} {} {}", desc.slots, desc.experts, desc.rows, desc.hidden,
+                       desc.intermediate, Name(desc.x), ToString(desc.down));
+  };
+  const std::string end = " has no kernel yet (--backend interp runs it)";
+  EXPECT_EQ(products(""), "2 of 4, 7 rows, 64 32 f32 bf16");
+  EXPECT_EQ(products("%h = silu %f"), "grouped_gemm: a second user of the experts' intermediate" + end);
+  EXPECT_EQ(products("%h = grouped_gemm %x, %e, @h|v<4 x 32|32 x 64 x bf16>, %o, %s {epilogue = [silu_mul]}"),
+            "grouped_gemm: a second pair of products of the same experts" + end);
 }
 
 }  // namespace

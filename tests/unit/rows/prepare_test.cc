@@ -299,6 +299,26 @@ TEST_P(PrepareIsa, QuantisesZeroTinyAndHugeRows) {
   }
 }
 
+// Quotients at ties and their neighbours, for scales of every size: the kernels multiply where the reference divides.
+TEST_P(PrepareIsa, DividesExactly) {
+  std::mt19937 random(11);
+  for (int trial = 0; trial < 400; ++trial) {
+    const auto exponent = static_cast<uint32_t>(trial < 20   ? 1 + trial
+                                                : trial < 40 ? 210 + trial
+                                                             : 20 + random() % 200);
+    const float most = std::bit_cast<float>(exponent << 23 | static_cast<uint32_t>(random() & 0x7fffff));
+    const float scale = most / 127;
+    std::vector<float> x(1024);
+    for (float& value : x) {
+      const float tie = static_cast<float>(random() % 127) + 0.5f;
+      const auto bits = std::bit_cast<uint32_t>(tie * scale) + static_cast<uint32_t>(random() % 5) - 2;
+      value = std::min(std::bit_cast<float>(bits), most) * (random() % 2 == 0 ? 1.0f : -1.0f);
+    }
+    x[0] = most;
+    ASSERT_NO_FATAL_FAILURE(ExpectExact(DType::kI8Act, x)) << "scale " << scale;
+  }
+}
+
 // No number in a row or block: neither is its scale, wherever it stands and whatever its bits are; others are as ever.
 TEST_P(PrepareIsa, NansAndInfinitiesReachTheScale) {
   const float inf = std::numeric_limits<float>::infinity();
