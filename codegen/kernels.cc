@@ -149,11 +149,14 @@ DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_
   if ((IsQuantized(w) || w == DType::kI4) && target.isa >= Isa::kAvx512Vnni) {
     return target.isa >= Isa::kAmx && many_rows ? DType::kBF16 : DType::kQ8Act;
   }
+  if (w == DType::kF16 && target.isa >= Isa::kAmx && target.amx_fp16 && many_rows) return DType::kF16;
   const bool bf16 = w == DType::kBF16 || w == DType::kF8E4M3 || w == DType::kI8;
   return bf16 && target.isa >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
 }
 
-bool StripsFor(DType activation, bool many_rows) { return many_rows && activation == DType::kI8Act; }
+bool StripsFor(DType activation, bool many_rows) {
+  return many_rows && (activation == DType::kBF16 || activation == DType::kF16 || activation == DType::kI8Act);
+}
 
 KernelLibrary::KernelLibrary(TargetInfo target, KernelLibraryOptions options)
     : target_(std::move(target)), options_(options) {}

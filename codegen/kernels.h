@@ -45,8 +45,7 @@ struct Candidate {
 // The type in which activations enter a matrix product with such a weight. i8act: i8 with a scale a column or one in
 // all, unless it is weight_only. q8act: GGUF's encodings and i4 from avx512_vnni on; but bf16 for many rows on tiles,
 // since a block of 32 fills a bf16 tile and half an int8 one, whose sums would have to leave the tile after each. bf16:
-// bf16, f8e4m3 and other i8 from avx512_bf16 on. Else
-// f32.
+// bf16, f8e4m3 and other i8 from avx512_bf16 on. f16: f16 for many rows on tiles that multiply it. Else f32.
 DType ActivationFor(const Encoding& weight, const TargetInfo& target, bool many_rows);
 // Whether so many rows of that type come to a matrix product in strips (GemmDesc::strips).
 bool StripsFor(DType activation, bool many_rows);

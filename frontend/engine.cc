@@ -354,7 +354,8 @@ std::string Engine::mode() const {
   // A rounding that falls the other way where a whole row shares a scale outweighs what bf16 does.
   if (acts.contains(DType::kI8Act)) return "int8";
   std::string mode = acts.contains(DType::kQ8Act) ? "q8act" : "";
-  if (acts.contains(DType::kBF16) || kv_dtype_ == DType::kBF16) mode += mode.empty() ? "bf16" : "+bf16";
+  const bool halves = acts.contains(DType::kBF16) || acts.contains(DType::kF16);
+  if (halves || kv_dtype_ == DType::kBF16) mode += mode.empty() ? "bf16" : "+bf16";
   return mode.empty() ? "fp32" : mode;
 }
 

@@ -99,9 +99,9 @@ void NormGroups(const std::vector<float>& gain, float eps, TensorData* y) {
 
 absl::StatusOr<DType> ActivationType(const Op& op, int64_t cols) {
   const auto out = ParseDType(op.Str("out"));
-  if (!out.has_value() ||
-      (*out != DType::kF32 && *out != DType::kBF16 && *out != DType::kQ8Act && *out != DType::kI8Act)) {
-    return InvalidArgument("{}: out is f32, bf16, q8act or i8act, not '{}'", Name(op.code), op.Str("out"));
+  if (!out.has_value() || (*out != DType::kF32 && *out != DType::kBF16 && *out != DType::kF16 &&
+                           *out != DType::kQ8Act && *out != DType::kI8Act)) {
+    return InvalidArgument("{}: out is f32, bf16, f16, q8act or i8act, not '{}'", Name(op.code), op.Str("out"));
   }
   if (*out == DType::kQ8Act && cols % 32 != 0) {
     return InvalidArgument("{}: q8act needs a multiple of 32 columns, there are {}", Name(op.code), cols);
@@ -112,6 +112,8 @@ absl::StatusOr<DType> ActivationType(const Op& op, int64_t cols) {
 void RoundActivations(DType type, int64_t cols, std::vector<float>* y) {
   if (type == DType::kBF16) {
     for (float& v : *y) v = RoundBf16(v);
+  } else if (type == DType::kF16) {
+    for (float& v : *y) v = F16ToF32(F32ToF16(v));
   } else if (type == DType::kQ8Act || type == DType::kI8Act) {
     const size_t block = type == DType::kQ8Act ? 32 : static_cast<size_t>(cols);
     for (size_t b = 0; b < y->size(); b += block) {

@@ -29,8 +29,8 @@ bool Fits(const Operand& o, OperandKind kind) {
       return type != nullptr && type->is_matrix() && type->elem == DType::kF32 && type->cols() > 0;
     case OperandKind::kAct:
       return type != nullptr && type->is_matrix() && type->cols() > 0 &&
-             (type->elem == DType::kF32 || type->elem == DType::kBF16 || type->elem == DType::kQ8Act ||
-              type->elem == DType::kI8Act);
+             (type->elem == DType::kF32 || type->elem == DType::kBF16 || type->elem == DType::kF16 ||
+              type->elem == DType::kQ8Act || type->elem == DType::kI8Act);
     case OperandKind::kIds:
       return type != nullptr && type->is_tensor() && type->dims.size() == 1 && type->elem == DType::kI32;
     case OperandKind::kRoutes:
@@ -76,7 +76,7 @@ std::string_view KindName(OperandKind kind) {
     case OperandKind::kFloat:
       return "an f32 tensor [rows, columns]";
     case OperandKind::kAct:
-      return "a tensor [rows, columns] of f32, bf16, q8act or i8act";
+      return "a tensor [rows, columns] of f32, bf16, f16, q8act or i8act";
     case OperandKind::kIds:
       return "a tensor [rows] of i32";
     case OperandKind::kRoutes:

@@ -14,7 +14,7 @@ class EvalContext;
 
 enum class OperandKind : uint8_t {
   kFloat,    // an f32 tensor [rows, cols]
-  kAct,      // a tensor [rows, cols] of f32, bf16, q8act or i8act
+  kAct,      // a tensor [rows, cols] of f32, bf16, f16, q8act or i8act
   kIds,      // i32 [rows]
   kRoutes,   // i32 [rows, cols]: experts, slots or offsets
   kStep,     // !step

@@ -61,6 +61,7 @@ ProductRate RateOfProduct(DType activation, DType weight, const TargetInfo& targ
       if (tiles) return {Int8(target) / 2, kTileShare, kTileRows};
       return {Int8(target), HasMinimumOrHalves(weight) ? kBlocksMinShare : kBlocksShare};
     case DType::kBF16:
+    case DType::kF16:
       if (tiles) return {Bf16(target), kTileShare, kTileRows};
       return {Bf16(target), weight == DType::kBF16 ? kFloatShare : kUnpackedShare};
     default:

@@ -39,7 +39,7 @@ std::pair<int, int> BytesMoved(const std::vector<Op*>& users, const PassContext&
   for (const Op* user : users) types.insert(ActivationFor(WeightOf(*user)->type.encoding(), context.target, false));
   int prologues = 0, op = 8;
   for (const DType type : types) {
-    const int converted = 4 + (type == DType::kF32 ? 4 : type == DType::kBF16 ? 2 : 1);
+    const int converted = 4 + (type == DType::kF32 ? 4 : type == DType::kBF16 || type == DType::kF16 ? 2 : 1);
     prologues += converted;
     if (type != DType::kF32) op += converted;
   }

@@ -17,6 +17,7 @@ constexpr double kNominalMhz = 2500;
 double PeakGflops(DType a, const TargetInfo& target) {
   switch (a) {
     case DType::kBF16:
+    case DType::kF16:
       return target.bf16_gflops;
     case DType::kQ8Act:
     case DType::kI8Act:
@@ -31,7 +32,7 @@ double Mhz(DType a, const TargetInfo& target) {
   const double peak = PeakGflops(a, target);
   if (a == DType::kF32) return peak > 0 ? 1e3 * peak / (target.isa >= Isa::kAvx512 ? 64 : 32) : kNominalMhz;
   // The peaks of bf16 and int8 are those of tiles where there are any, 1024 and 2048 operations a cycle.
-  const double tiles = a == DType::kBF16 ? 1024 : 2048;
+  const double tiles = a == DType::kBF16 || a == DType::kF16 ? 1024 : 2048;
   return peak > 0 ? 1e3 * peak / (target.isa >= Isa::kAmx ? tiles : 128) : Mhz(DType::kF32, target);
 }
 
@@ -120,10 +121,8 @@ Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, in
   b.tile_m = plan.tile_rows;
   b.tile_n = plan.tile_vectors;
   b.block_m = plan.m_block > 0 ? std::min(plan.m_block, rows) : rows;
-  // Without scratch few rows stream the whole depth through registers. But for tiles, which have blocks of panels, a
-  // plan counts depth in dwords of A: of bf16 two.
-  const bool stream = few && plan.scratch_bytes == 0, tiles = plan.n_block > 0;
-  b.block_k = stream ? desc.k : std::min(desc.k, plan.k_block * (desc.a == DType::kBF16 && !tiles ? 2 : 1));
+  // Without scratch few rows stream the whole depth through registers.
+  b.block_k = few && plan.scratch_bytes == 0 ? desc.k : std::min(desc.k, plan.k_block);
   const DType w = desc.w.type;
   b.unpack_once = !few && w != desc.a && w != DType::kF32 && desc.a != DType::kI8Act;
   b.loop_order = few ? "n,k" : b.block_m < rows ? "n,m,k,m" : "n,k,m";
@@ -168,7 +167,9 @@ PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_
     const int64_t task_bytes = std::clamp(panels * panel_bytes / tasks, kMinTaskBytes, kMaxTaskBytes);
     share.panels = std::max<int64_t>(1, task_bytes / panel_bytes);
   } else {
-    // A panel's unpacking is shared by all rows, so rows are only cut when there are too few panels.
+    // Two panels side by side halve the reading of A. A panel's unpacking is shared by all rows, so rows are only cut
+    // when there are too few panels.
+    if (panels >= 2 * tasks) share.panels = 2;
     const int64_t cuts = CeilDiv(tasks, panels);
     if (cuts > 1) share.rows = std::max<int64_t>(32, CeilDiv(rows / cuts, 32) * 32);
   }

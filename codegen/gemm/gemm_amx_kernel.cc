@@ -247,6 +247,9 @@ void AmxKernel::Units() {
 absl::Status EmitGemmAmxBf16(const GemmDesc& desc, const GemmPlan& plan, Emitter& e) {
   return AmxKernel(desc, plan, TileDot::kBf16, e).Emit();
 }
+absl::Status EmitGemmAmxFp16(const GemmDesc& desc, const GemmPlan& plan, Emitter& e) {
+  return AmxKernel(desc, plan, TileDot::kFp16, e).Emit();
+}
 absl::Status EmitGemmAmxInt8(const GemmDesc& desc, const GemmPlan& plan, Emitter& e) {
   return AmxKernel(desc, plan, TileDot::kInt8, e).Emit();
 }

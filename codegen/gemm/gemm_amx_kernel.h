@@ -80,6 +80,7 @@ class AmxKernel {
   void PlainSums(const AmxShape& shape, const Xbyak::Reg64& a, const Xbyak::Reg64& b, const Xbyak::Reg64& sums);
   void ScaledSums(const AmxShape& shape, const Xbyak::Reg64& a, const Xbyak::Reg64& b, const Xbyak::Reg64& sums);
   void ZeroTiles(const AmxShape& shape);
+  void Dot(const Xbyak::Tmm& sum, const Xbyak::Tmm& a, const Xbyak::Tmm& b);
   void Steps(const AmxShape& shape, const Xbyak::Reg64& a, const Xbyak::Reg64& b, const Xbyak::Reg64& count);
   void Unrolled(
       const AmxShape& shape, const Xbyak::Reg64& a, const Xbyak::Reg64& b, int steps,
@@ -95,9 +96,11 @@ class AmxKernel {
   // Emits a loop over the panels, in which w is a panel's start and x that of its tiles.
   using EachPanel = std::function<void(const std::function<void()>& one)>;
   void Unpack();
+  void UnpackHalves(const Xbyak::Reg64& w, const Xbyak::Reg64& x, const EachPanel& each_panel);
   void UnpackPlain(const Xbyak::Reg64& w, const Xbyak::Reg64& x, const EachPanel& each_panel);
   void UnpackScaled(const Xbyak::Reg64& w, const Xbyak::Reg64& x, const EachPanel& each_panel);
   void ZeroRest(const Xbyak::Reg64& x, int64_t k);
+  void InLastBlock(const std::function<void()>& code);
 
   const GemmDesc desc_;
   const GemmPlan plan_;

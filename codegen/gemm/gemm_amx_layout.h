@@ -11,7 +11,7 @@
 namespace xjit {
 
 // The instruction that multiplies.
-enum class TileDot : uint8_t { kBf16, kInt8 };
+enum class TileDot : uint8_t { kBf16, kFp16, kInt8 };
 
 inline constexpr int kTileRows = 16, kTileBytes = 1024;
 // Weights of a step of both groups, [16][2][64 bytes]: in a panel, and unpacked in scratch.

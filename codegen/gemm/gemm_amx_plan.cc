@@ -91,6 +91,8 @@ void BlockRowsAndPanels(const GemmDesc& desc, const AmxLayout& layout, const Tar
 // GB/s of weights (one core of Zen 4 at 3.67 GHz).
 double UnpackCycles(const Encoding& w) {
   switch (w.type) {
+    case DType::kF16:
+      return (0.5 + 1 + 1) / 2 / 16;  // of a pair two loads, two permutations on one port, two stores
     case DType::kF8E4M3:
     case DType::kI8:
     case DType::kI4:
@@ -144,6 +146,13 @@ absl::StatusOr<GemmPlan> PlanGemmAmxBf16(const GemmDesc& desc, const TargetInfo&
   const DType w = desc.w.type;
   if (w == DType::kF32 || w == DType::kF16) return Unimplemented("bf16 tiles would round {} weights", Name(w));
   return Plan(desc, target, TileDot::kBf16);
+}
+
+absl::StatusOr<GemmPlan> PlanGemmAmxFp16(const GemmDesc& desc, const TargetInfo& target) {
+  if (!target.amx_fp16) return FailedPrecondition("the target has no AMX-FP16");
+  XJIT_RETURN_IF_ERROR(Check(desc, target, DType::kF16));
+  if (desc.w.type != DType::kF16) return Unimplemented("weights are {}, this kernel takes f16", ToString(desc.w));
+  return Plan(desc, target, TileDot::kFp16);
 }
 
 absl::StatusOr<GemmPlan> PlanGemmAmxInt8(const GemmDesc& desc, const TargetInfo& target) {

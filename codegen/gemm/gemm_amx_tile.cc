@@ -116,6 +116,17 @@ void AmxKernel::Steps(const AmxShape& shape, const Reg64& a, const Reg64& b, con
   e_.L(done);
 }
 
+void AmxKernel::Dot(const Tmm& sum, const Tmm& a, const Tmm& b) {
+  switch (layout_.dot) {
+    case TileDot::kBf16:
+      return e_.tdpbf16ps(sum, a, b);
+    case TileDot::kFp16:
+      return e_.tdpfp16ps(sum, a, b);
+    case TileDot::kInt8:
+      return e_.tdpbsud(sum, a, b);
+  }
+}
+
 // `between` is called after each TDP. A sum's TDPs are as far apart as the shape allows.
 void AmxKernel::Unrolled(const AmxShape& shape, const Reg64& a, const Reg64& b, int steps,
                          const std::function<void()>& between) {
@@ -133,11 +144,7 @@ void AmxKernel::Unrolled(const AmxShape& shape, const Reg64& a, const Reg64& b, 
           e_.tileloadd(Tmm(tile_b[j]), e_.ptr[b + *stride_ * 2 + (j / 2 * b_panel + j % 2 * 64 + s * kStepBytes)]);
         }
         const Tmm sum = Sum(shape, r, j / 2, j % 2);
-        if (layout_.dot == TileDot::kInt8) {
-          e_.tdpbsud(sum, tile_a, Tmm(tile_b[j]));
-        } else {
-          e_.tdpbf16ps(sum, tile_a, Tmm(tile_b[j]));
-        }
+        Dot(sum, tile_a, Tmm(tile_b[j]));
         between();
       }
     }

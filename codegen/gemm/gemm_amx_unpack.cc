@@ -1,4 +1,5 @@
-// Weights of a k block become bf16 tiles in scratch: steps of 32 k, [16 pairs][32 columns], as bf16 panels have them.
+// Weights of a k block become bf16 (f16) tiles in scratch: steps of 32 k, [16 pairs][32 columns], as bf16 panels have
+// them.
 #include <array>
 
 #include "codegen/gemm/gemm_amx_kernel.h"
@@ -36,11 +37,76 @@ void AmxKernel::Unpack() {
     e_.cmp(panel_, At(kPanels));
     e_.jl(next);
   };
-  if (HasScalesOutside(desc_.w.type)) {
+  if (layout_.dot == TileDot::kFp16) {
+    UnpackHalves(w, x, each_panel);
+  } else if (HasScalesOutside(desc_.w.type)) {
     UnpackScaled(w, x, each_panel);
   } else {
     UnpackPlain(w, x, each_panel);
   }
+}
+
+void AmxKernel::InLastBlock(const std::function<void()>& code) {
+  Label skip;
+  if (Waiting()) {
+    e_.cmp(At(kBlock), static_cast<int>(scratch_.k_blocks - 1));
+    e_.jne(skip);
+  }
+  code();
+  e_.L(skip);
+}
+
+// f16: rows of 32 columns, two of which become a row of pairs.
+void AmxKernel::UnpackHalves(const Reg64& w, const Reg64& x, const EachPanel& each_panel) {
+  constexpr int kRowBytes = kPanelColumns * 2, kPairs = 4;
+  const auto left = regs_.Gpr("left");
+  const auto order = regs_.Vecs("order", 2), rows = regs_.Vecs("rows", 2), pairs = regs_.Vecs("pairs", 2);
+  for (int g = 0; g < 2; ++g) {
+    std::array<uint16_t, 32> from;  // from 32 on: of the second row
+    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint16_t>(16 * g + i / 2 + i % 2 * 32);
+    e_.vmovdqa64(order.Z(g), e_.ConstZmm(from.data()));
+  }
+  const auto pair = [&](int i, bool second) {
+    e_.vmovdqu64(rows.Z(0), e_.ptr[w + 2 * i * kRowBytes]);
+    if (second) {
+      e_.vmovdqu64(rows.Z(1), e_.ptr[w + (2 * i + 1) * kRowBytes]);
+    } else {
+      e_.vpxord(rows.Z(1), rows.Z(1), rows.Z(1));
+    }
+    for (size_t g = 0; g < 2; ++g) {
+      e_.vmovdqa64(pairs.Z(g), order.Z(g));
+      e_.vpermi2w(pairs.Z(g), rows.Z(0), rows.Z(1));
+      e_.vmovdqa64(e_.ptr[x + (i * kPairBytes + 64 * static_cast<int>(g))], pairs.Z(g));
+    }
+  };
+  const auto loop = [&](int unroll) {
+    Label next, none;
+    e_.test(left, left);
+    e_.jz(none);
+    e_.L(next);
+    for (int i = 0; i < unroll; ++i) pair(i, true);
+    e_.add(w, unroll * 2 * kRowBytes);
+    e_.add(x, unroll * kPairBytes);
+    e_.dec(left);
+    e_.jnz(next);
+    e_.L(none);
+  };
+  const int64_t last = LastK();
+  each_panel([&] {
+    e_.add(w, At(kWOffset));
+    LoadByBlock(left, plan_.k_block / (2 * kPairs), last / (2 * kPairs));
+    loop(kPairs);
+    if (last % layout_.step_k == 0) return;
+    InLastBlock([&] {
+      e_.mov((*left).cvt32(), static_cast<int>(last % (2 * kPairs) / 2));
+      loop(1);
+      if (last % 2 == 1) {
+        pair(0, false);
+        e_.add(x, kPairBytes / 2);
+      }
+      ZeroRest(x, last);
+    });
+  });
 }
 
 // GGUF's encodings: f32 values are rounded to bf16, two k's of a column into a dword.
@@ -64,10 +130,9 @@ void AmxKernel::UnpackPlain(const Reg64& w, const Reg64& x, const EachPanel& eac
     }
   };
   const WeightCursor at{w, x, kPairBytes / 2, *inner, kFrame};
-  const int64_t block = desc_.k < plan_.k_block ? desc_.k : plan_.k_block;
   each_panel([&] {
     e_.add(w, At(kWOffset));
-    LoadByBlock(units, block / reader->unit(), LastK() / reader->unit());
+    LoadByBlock(units, plan_.k_block / reader->unit(), LastK() / reader->unit());
     Label unit;
     e_.L(unit);
     reader->Unit(at, store);
@@ -95,17 +160,7 @@ void AmxKernel::UnpackScaled(const Reg64& w, const Reg64& x, const EachPanel& ea
     e_.dec(units);
     e_.jnz(unit);
   };
-  const auto in_last_block = [&](const std::function<void()>& code) {
-    Label skip;
-    if (Waiting()) {
-      e_.cmp(At(kBlock), static_cast<int>(scratch_.k_blocks - 1));
-      e_.jne(skip);
-    }
-    code();
-    e_.L(skip);
-  };
   const int unit = reader->unit();
-  const int64_t block = desc_.k < plan_.k_block ? desc_.k : plan_.k_block;
   // The last k's: what is no whole unit, and zeros up to whole steps.
   const auto tail = [&](int64_t k) {
     if (k % unit != 0) reader->Tail(static_cast<int>(k % unit), at, store);
@@ -115,13 +170,13 @@ void AmxKernel::UnpackScaled(const Reg64& w, const Reg64& x, const EachPanel& ea
     each_panel([&] {
       reader->LoadZeros(w);
       e_.add(w, At(kWOffset));
-      LoadByBlock(units, block / unit, LastK() / unit);
+      LoadByBlock(units, plan_.k_block / unit, LastK() / unit);
       Label none;
       e_.test(units, units);
       e_.jz(none);
       loop();
       e_.L(none);
-      if (LastK() % layout_.step_k != 0) in_last_block([&] { tail(LastK()); });
+      if (LastK() % layout_.step_k != 0) InLastBlock([&] { tail(LastK()); });
     });
     return;
   }
@@ -142,7 +197,7 @@ void AmxKernel::UnpackScaled(const Reg64& w, const Reg64& x, const EachPanel& ea
     e_.jnz(next);
     e_.L(done);
     if (last == 0) return;
-    in_last_block([&] {
+    InLastBlock([&] {
       reader->LoadZeros(w);
       e_.add(w, layout_.blocks.header_bytes());
       if (last >= unit) {

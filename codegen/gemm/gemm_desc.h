@@ -25,13 +25,13 @@ struct Epilogue {
 struct GemmDesc {
   int64_t n = 0;  // columns, as packed: a multiple of kPanelColumns (pad columns have zero weights and zero bias)
   int64_t k = 0;  // depth: a multiple of the block of `w`; any size for f32, f16, bf16, i8, f8e4m3
-  // Activations: kF32; kBF16; kQ8Act (int8 in blocks of 32); kI8Act (int8, a scale a row, for i8 with a scale a column)
+  // Activations: kF32; kBF16; kF16 (AMX-FP16); kQ8Act (int8 in blocks of 32); kI8Act (int8, a scale a row, for i8 with a scale a column)
   DType a = DType::kF32;
   Encoding w;  // weights, any encoding
   // 1..kMaxFewRows: few rows, exactly this many in every call (m0 = 0, m1 = rows), each weight byte streamed once.
   // 0: many rows, any [m0, m1), a panel is unpacked once for all of them.
   int rows = 0;
-  // Many rows of kBF16 or kI8Act: A is in strips (ir/support/act_layout.h), and m0 is a multiple of 16.
+  // Many rows of kBF16, kF16 or kI8Act: A is in strips (ir/support/act_layout.h), and m0 is a multiple of 16.
   bool strips = false;
   int64_t lda_bytes = 0;  // from row to row of A; not used with strips
   int64_t ldc_bytes = 0;  // from row to row of C and of the residual

@@ -173,7 +173,7 @@ int WeightUnit(const Encoding& w) {
 }
 
 int WeightVectors(const Encoding& w, bool wide, bool vbmi) {
-  if (HasScalesOutside(w.type)) return ScaledVectors(w, wide && vbmi);
+  if (HasScalesOutside(w.type)) return ScaledVectors(w, wide, vbmi);
   const int per_group = wide ? 1 : 2;
   if (IsQuantized(w.type)) return 4 * per_group + 3;
   return 2 * per_group + (w.type == DType::kBF16 ? 1 : 0);

@@ -1,9 +1,11 @@
 #include "codegen/gemm/gemm_fma_weights_scaled.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "codegen/gemm/fp8_halves.h"
 #include "codegen/gemm/pack.h"
@@ -153,26 +155,51 @@ struct Fp8Reader : ScaledReader {
       : ScaledReader(kUnit, w, e, regs, lanes), vbmi(vbmi && lanes.wide()) {}
   const bool vbmi;
 
+  // Vectors that are converted before they are handed over: wide, both groups, which then share an activation.
+  static int Together(bool wide) { return wide ? kPanelColumns / kGroupColumns : 1; }
+  static int Vectors(bool wide, bool vbmi) {
+    const int kept = Fp8Halves::Kept(vbmi) + (wide ? 1 + Together(wide) : 0);
+    return kept + 2 * Together(wide) + std::max(Fp8Halves::Scratch(vbmi), Together(wide));
+  }
+
   void Header(const WeightCursor& at) override { CopyScales(at, 0); }
   void Data(int k, const WeightCursor& at, const WeightSink& sink) override {
+    const int together = Together(lanes.wide());
     const Fp8Halves halves(vbmi, e, regs, lanes);
     halves.Constants();
-    const auto pairs = regs.Vecs("pairs", 2);
     const auto upper = MakeVectorBytes([](int b) { return b % 4 / 2 * 255; });
+    // Narrow vectors leave too few registers for these.
+    const auto mask = regs.Vecs("mask", lanes.wide() ? 1 : 0), scale = regs.Vecs("scale", lanes.wide() ? together : 0);
+    if (lanes.wide()) lanes.Load(mask[0], upper.data());
+    for (int v = 0; v < static_cast<int>(scale.size()); ++v) e.vmovups(lanes(scale[v]), Scale(at, v));
+    const auto pairs = regs.Vecs("pairs", 2 * together);  // those of the first two k's, then of the others
     for (int first = 0; first < k; first += 4) {
       at.touch(first * kPanelColumns, 4 * kPanelColumns);
-      for (int v = 0; v < lanes.per_panel(); ++v) {
-        e.vmovups(lanes(pairs[0]), e.ptr[at.w + first * kPanelColumns + v * lanes.bytes()]);
-        halves.Convert(pairs[0], pairs[1]);
-        const auto t = regs.Vecs("t");
+      for (int v0 = 0; v0 < lanes.per_panel(); v0 += together) {
+        for (int j = 0; j < together; ++j) {
+          e.vmovups(lanes(pairs[j]), e.ptr[at.w + first * kPanelColumns + (v0 + j) * lanes.bytes()]);
+          halves.Convert(pairs[j], pairs[together + j]);
+        }
+        const auto t = regs.Vecs("t", together);
+        std::vector<int> out;
+        for (int j = 0; j < together; ++j) out.push_back(t[j]);
         for (int i = 0; i < 4 && first + i < k; ++i) {
-          if (i % 2 == 0) {
-            lanes.ShiftDown(t[0], pairs[i / 2], -16);
-          } else {
-            lanes.And(t[0], pairs[i / 2], lanes.Const(upper.data()));
+          for (int j = 0; j < together; ++j) {
+            const int pair = pairs[i / 2 * together + j];
+            if (i % 2 == 0) {
+              lanes.ShiftDown(t[j], pair, -16);
+            } else if (lanes.wide()) {
+              lanes.And(t[j], pair, mask[0]);
+            } else {
+              lanes.And(t[j], pair, lanes.Const(upper.data()));
+            }
+            if (lanes.wide()) {
+              e.vmulps(lanes(t[j]), lanes(t[j]), lanes(scale[v0 + j]));
+            } else {
+              e.vmulps(lanes(t[j]), lanes(t[j]), Scale(at, v0 + j));
+            }
           }
-          e.vmulps(lanes(t[0]), lanes(t[0]), Scale(at, v));
-          sink(first + i, v, std::array{t[0]});
+          sink(first + i, v0, out);
         }
       }
     }
@@ -185,9 +212,9 @@ int ScaledUnit(const Encoding& w) {
   return w.type == DType::kI4 ? Int4Reader::kUnit : w.type == DType::kI8 ? Int8Reader::kUnit : Fp8Reader::kUnit;
 }
 
-int ScaledVectors(const Encoding& w, bool vbmi) {
+int ScaledVectors(const Encoding& w, bool wide, bool vbmi) {
   if (w.type != DType::kF8E4M3) return w.type == DType::kI4 ? 4 : 3;
-  return 2 + Fp8Halves::Kept(vbmi) + Fp8Halves::Scratch(vbmi);
+  return Fp8Reader::Vectors(wide, wide && vbmi);
 }
 
 std::unique_ptr<WeightReader> MakeScaledReader(const Encoding& w, bool vbmi, Emitter& e, Regs& regs,

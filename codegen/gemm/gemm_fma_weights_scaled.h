@@ -11,6 +11,6 @@ namespace xjit {
 std::unique_ptr<WeightReader> MakeScaledReader(const Encoding& w, bool vbmi, Emitter& e, Regs& regs,
                                                const Lanes& lanes);
 int ScaledUnit(const Encoding& w);
-int ScaledVectors(const Encoding& w, bool vbmi);
+int ScaledVectors(const Encoding& w, bool wide, bool vbmi);
 
 }  // namespace xjit

@@ -22,7 +22,7 @@ struct GemmPlan {
   int64_t k_block = 0;
   // Rows that share one unpacked k block when k is blocked; 0: all rows of the call.
   int64_t m_block = 0;
-  // Panels that rows go over while they are in L1 (tiles); 0: one after the other, each with all rows.
+  // Panels that rows go over while they are in L1 or L2; 0: one after the other, each with all rows.
   int64_t n_block = 0;
   // Software prefetch of packed weights: one prefetch each `prefetch_every` bytes, `prefetch_distance` bytes ahead.
   PrefetchHint prefetch = PrefetchHint::kNone;

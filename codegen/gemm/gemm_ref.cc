@@ -1,5 +1,6 @@
 #include "codegen/gemm/gemm_ref.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -76,9 +77,9 @@ std::vector<std::byte> RowOfA(const GemmDesc& desc, const std::byte* a, int64_t 
     std::memcpy(row.data() + layout.neg_sum_offset(), tail + 4 * kStripRows, 4);
     return row;
   }
-  const int64_t bytes = desc.a == DType::kQ8Act  ? Q8Layout{desc.k}.row_bytes()
-                        : desc.a == DType::kBF16 ? 2 * desc.k
-                                                 : 4 * desc.k;
+  const int64_t bytes = desc.a == DType::kQ8Act ? Q8Layout{desc.k}.row_bytes()
+                        : desc.a == DType::kF32 ? 4 * desc.k
+                                                : 2 * desc.k;
   std::vector<std::byte> row(static_cast<size_t>(bytes));
   if (!desc.strips) {
     std::memcpy(row.data(), a + m * desc.lda_bytes, row.size());
@@ -112,10 +113,20 @@ float DotInt8(const GemmDesc& desc, const std::byte* row, const IntColumn& colum
 float DotFloat(const GemmDesc& desc, const std::byte* row, const std::vector<float>& column) {
   double acc = 0;
   for (int64_t k = 0; k < desc.k; ++k) {
-    const float a = desc.a == DType::kF32 ? At<float>(row, k) : BF16ToF32(At<uint16_t>(row, k));
+    const float a = desc.a == DType::kF32   ? At<float>(row, k)
+                    : desc.a == DType::kF16 ? F16ToF32(At<uint16_t>(row, k))
+                                            : BF16ToF32(At<uint16_t>(row, k));
     acc += static_cast<double>(a) * static_cast<double>(column[static_cast<size_t>(k)]);
   }
   return static_cast<float>(acc);
+}
+
+// Half to even.
+void RoundToBf16(std::vector<float>* values) {
+  for (float& v : *values) {
+    const auto u = std::bit_cast<uint32_t>(v);
+    if (v == v) v = std::bit_cast<float>((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000);
+  }
 }
 
 float Silu(float x) { return static_cast<float>(x / (1.0 + std::exp(-static_cast<double>(x)))); }
@@ -141,6 +152,7 @@ void GemmRef(const GemmDesc& desc, const GemmArgs& args, int64_t n0, int64_t n1,
       } else {
         column.resize(static_cast<size_t>(desc.k));
         UnpackColumn(desc.w, desc.k, w, n, column.data());
+        if (desc.a == DType::kBF16 && IsQuantized(desc.w.type)) RoundToBf16(&column);
       }
       for (size_t m = 0; m < rows; ++m) {
         const std::vector<std::byte> bytes = RowOfA(desc, a, m0 + static_cast<int64_t>(m));

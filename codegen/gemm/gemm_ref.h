@@ -7,11 +7,12 @@
 
 namespace xjit {
 
-// C[m, n] for rows [m0, m1) of panels [n0, n1), epilogue included; any desc.a of {kF32, kBF16, kQ8Act} with any
+// C[m, n] for rows [m0, m1) of panels [n0, n1), epilogue included; any desc.a of {kF32, kF16, kBF16, kQ8Act} with any
 // desc.w (kQ8Act with GGUF's encodings and i4 only), kI8Act with i8 of a scale a column or one in all. Needs no
 // scratch.
 //
-// kF32, kBF16: the products a[k] * value(w[k]) are summed in double, in ascending k, and rounded once.
+// kF32, kF16, kBF16: the products a[k] * value(w[k]) are summed in double, in ascending k, and rounded once.
+// value() is what the encoding defines, but rounded to bf16 for bf16 activations with GGUF's encodings.
 //
 // kQ8Act: for each block of 32 k in ascending order, with i the exact int32 dot product of the block, sa the activation
 // scale, ssum = scaled_sum of the block, and scale, add as ColumnBlock has them, in f32 with the fused operations as

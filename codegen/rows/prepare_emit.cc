@@ -5,6 +5,8 @@
 
 namespace xjit {
 
+constexpr uint8_t kNearestEven = 0;  // of vcvtps2ph
+
 using Xbyak::RegExp;
 using Xbyak::Xmm;
 using Xbyak::Ymm;
@@ -48,7 +50,7 @@ absl::Status PrepareEmitter::Emit() {
   e_.L(row);
   if (desc_.norm) EmitNormScale();
   if (desc_.out == DType::kF32) EmitF32();
-  if (desc_.out == DType::kBF16) EmitBf16();
+  if (desc_.out == DType::kBF16 || desc_.out == DType::kF16) EmitHalves();
   if (q8) EmitQ8();
   if (desc_.out == DType::kI8Act) EmitI8();
   e_.add(x_, static_cast<uint32_t>(desc_.ldx_bytes));
@@ -226,7 +228,7 @@ void PrepareEmitter::RoundToBf16(int v, int t) {
   }
 }
 
-void PrepareEmitter::EmitBf16() {
+void PrepareEmitter::EmitHalves() {
   const auto t = regs_.Vecs("t", plan_.unroll);
   const auto tmp = regs_.Vecs("tmp");
   const int tail_dwords = (plan_.columns.tail + 1) / 2;  // an odd last column is followed by a zero
@@ -239,7 +241,9 @@ void PrepareEmitter::EmitBf16() {
     if (u == 0) SetStripIndex(index_);
     const RegExp at = OutputAt(index_, offset / 2);
     LoadColumns(v, *index_ * 2, offset, masked);
-    if (plan_.native_bf16) {
+    if (desc_.out == DType::kF16) {
+      wide_ ? e_.vcvtps2ph(Ymm(v), Zmm(v), kNearestEven) : e_.vcvtps2ph(Xmm(v), Ymm(v), kNearestEven);
+    } else if (plan_.native_bf16) {
       e_.vcvtneps2bf16(Ymm(v), Zmm(v));
     } else {
       RoundToBf16(v, tmp[0]);

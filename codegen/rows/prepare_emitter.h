@@ -17,7 +17,7 @@ class PrepareEmitter {
  private:
   void EmitNormScale();  // norm_ = 1 / sqrt(mean(x^2) + eps) in all lanes
   void EmitF32();
-  void EmitBf16();
+  void EmitHalves();  // bf16, f16
   // Quantises blocks of 32 in groups of 8, chunk by chunk of kChunkGroups: first the scales of a chunk, then its
   // integers, because within one group the path from maximum to integer is a chain of 100 cycles that leaves the ports
   // half idle (8960 columns: 670 ns group by group, Zen 5).

@@ -11,7 +11,7 @@
 namespace xjit {
 
 // rows.prepare: out = convert(norm ? x * gain / sqrt(mean(x^2) + eps) : x). Grid m = rows, n unused.
-// out: kF32, kBF16 (round to nearest even; an odd `cols` is followed by one zero), kQ8Act (Q8Layout{cols}) or kI8Act
+// out: kF32, kBF16, kF16 (round to nearest even; an odd `cols` is followed by one zero), kQ8Act (Q8Layout{cols}) or kI8Act
 // (I8Layout{cols}).
 struct PrepareDesc {
   int64_t cols = 0;
@@ -20,7 +20,7 @@ struct PrepareDesc {
   DType out = DType::kF32;
   int64_t ldx_bytes = 0;
   int64_t ldo_bytes = 0;  // not used with strips
-  bool strips = false;    // kBF16, kI8Act: rows go to strips (ir/support/act_layout.h)
+  bool strips = false;    // kBF16, kF16, kI8Act: rows go to strips (ir/support/act_layout.h)
   // Column i of the result is column order[i] of the input: for weights whose depth was sorted by group (act-order).
   bool gather = false;
   bool operator==(const PrepareDesc&) const = default;

@@ -30,6 +30,7 @@ absl::StatusOr<int64_t> OutputRowBytes(const PrepareDesc& desc) {
     case DType::kF32:
       return desc.cols * 4;
     case DType::kBF16:
+    case DType::kF16:
       return CeilDiv(desc.cols, 2) * 4;
     case DType::kQ8Act:
       if (desc.cols % kQ8Block != 0) {
@@ -45,7 +46,9 @@ absl::StatusOr<int64_t> OutputRowBytes(const PrepareDesc& desc) {
 
 absl::Status CheckOutput(const PrepareDesc& desc) {
   XJIT_ASSIGN_OR_RETURN(const int64_t row_bytes, OutputRowBytes(desc));
-  if (!desc.strips) return CheckStride("ldo_bytes", desc.ldo_bytes, row_bytes, desc.out == DType::kBF16 ? 2 : 4);
+  if (!desc.strips)
+    return CheckStride("ldo_bytes", desc.ldo_bytes, row_bytes,
+                       desc.out == DType::kBF16 || desc.out == DType::kF16 ? 2 : 4);
   if (!HasStrips(desc.out)) return InvalidArgument("rows of {} have no strips", Name(desc.out));
   const int64_t strip_bytes = OutputStrips(desc).strip_bytes();
   if (strip_bytes <= kMaxBytes) return absl::OkStatus();
@@ -103,7 +106,7 @@ std::string_view Spelling(EltwiseOp op) {
 
 }  // namespace
 
-bool HasStrips(DType out) { return out == DType::kBF16 || out == DType::kI8Act; }
+bool HasStrips(DType out) { return out == DType::kBF16 || out == DType::kF16 || out == DType::kI8Act; }
 
 StripLayout OutputStrips(const PrepareDesc& desc) {
   return desc.out == DType::kI8Act ? I8Layout{desc.cols}.strips() : Bf16Strips(desc.cols);

@@ -11,6 +11,7 @@
 #include "ir/support/act_layout.h"
 #include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
+#include "ir/support/ref/dequant.h"
 #include "ir/support/ref/eltwise.h"
 #include "ir/support/ref/norm.h"
 
@@ -125,10 +126,10 @@ void PrepareRef(const PrepareDesc& desc, const PrepareArgs& args, int64_t m0, in
     if (desc.out == DType::kF32) {
       out.resize(static_cast<size_t>(desc.cols) * 4);
       std::memcpy(out.data(), x, out.size());
-    } else if (desc.out == DType::kBF16) {
+    } else if (desc.out == DType::kBF16 || desc.out == DType::kF16) {
       out.resize(static_cast<size_t>(AlignUp(desc.cols, 2)) * 2);
       for (int64_t i = 0; i < desc.cols; ++i) {
-        const uint16_t value = ToBf16(x[i]);
+        const uint16_t value = desc.out == DType::kF16 ? F32ToF16(x[i]) : ToBf16(x[i]);
         std::memcpy(&out[static_cast<size_t>(2 * i)], &value, 2);
       }
     } else if (desc.out == DType::kI8Act) {

@@ -19,6 +19,18 @@ inline float F16ToF32(uint16_t h) {
   }
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
 }
+// Half to even, subnormals too; what is too large becomes infinite; a NaN stays one.
+inline uint16_t F32ToF16(float x) {
+  const auto u = std::bit_cast<uint32_t>(x);
+  const auto sign = static_cast<uint16_t>(u >> 16 & 0x8000);
+  const float magnitude = std::bit_cast<float>(u & 0x7fffffff);
+  if (magnitude != magnitude) return static_cast<uint16_t>(sign | 0x7e00 | (u >> 13 & 0x3ff));
+  if (magnitude >= 65536) return sign | 0x7c00;
+  // The last bit of this sum has the weight of a subnormal's.
+  if (magnitude < 0x1p-14f) return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(magnitude + 0.5f) & 0x7ff));
+  return static_cast<uint16_t>(sign | ((((u & 0x7fffffff) + 0xfff + (u >> 13 & 1)) >> 13) - (112 << 10)));
+}
+
 inline float BF16ToF32(uint16_t h) { return std::bit_cast<float>(static_cast<uint32_t>(h) << 16); }
 
 // FP8 E4M3 (Micikevicius et al. 2022, arXiv:2209.05433): no infinities, NaN where all bits but the sign are set.

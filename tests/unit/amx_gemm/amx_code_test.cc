@@ -45,7 +45,8 @@ TilePortReport LoopOf(const GemmDesc& desc, int products, int loads, int first_b
 TEST(AmxCode, TwoByTwoKeepsTheMultiplierBusy) {
   for (const GemmDesc& desc :
        {Desc(DType::kBF16, DType::kBF16), Desc(Encoding::Int8(), DType::kI8Act), Desc(DType::kQ4_K, DType::kBF16),
-        Desc(Encoding(DType::kF8E4M3, {.kind = Scales::Kind::kChannel}), DType::kBF16)}) {
+        Desc(Encoding(DType::kF8E4M3, {.kind = Scales::Kind::kChannel}), DType::kBF16),
+        Desc(DType::kF16, DType::kF16)}) {
     const TilePortReport loop = LoopOf(desc, 16, 16, 6);
     EXPECT_GE(loop.busy(), 0.9) << loop.ToString();
     EXPECT_LE(loop.l2_tiles_per_product(), 0.55) << loop.ToString();
@@ -144,6 +145,11 @@ TEST(AmxPlan, Refuses) {
   EXPECT_THAT(bf16([](GemmDesc& d) { d.strips = false, d.rows = 9; }, amx), HasSubstr("not in 0..8"));
   EXPECT_THAT(bf16([](GemmDesc& d) { d.ldc_bytes = 2044; }, amx), HasSubstr("overlap"));
   EXPECT_THAT(bf16([](GemmDesc& d) { d.k = int64_t{1} << 28; }, amx), HasSubstr("32-bit offsets"));
+
+  EXPECT_THAT(Message(PlanGemmAmxFp16(Desc(DType::kF16, DType::kF16), amx).status()), HasSubstr("no AMX-FP16"));
+  amx.amx_fp16 = true;
+  EXPECT_EQ(Message(PlanGemmAmxFp16(Desc(DType::kF16, DType::kF16), amx).status()), "");
+  EXPECT_THAT(Message(PlanGemmAmxFp16(Desc(DType::kBF16, DType::kF16), amx).status()), HasSubstr("weights are bf16"));
 
   GemmDesc groups = Desc(Encoding(DType::kI8, {.kind = Scales::Kind::kGroup, .cols = 128}), DType::kI8Act);
   EXPECT_THAT(Message(PlanGemmAmxInt8(groups, amx).status()), HasSubstr("one scale a column"));

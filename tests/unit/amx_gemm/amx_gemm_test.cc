@@ -25,6 +25,7 @@ struct Product {
 std::vector<Product> Products() {
   std::vector<Product> list;
   for (const Encoding& w : AmxBf16Weights()) list.push_back({w, DType::kBF16});
+  list.push_back({DType::kF16, DType::kF16});
   list.push_back({Encoding::Int8(), DType::kI8Act});
   list.push_back({Encoding(DType::kI8, {.kind = Scales::Kind::kTensor}), DType::kI8Act});
   return list;
@@ -68,7 +69,8 @@ TEST_F(AmxGemm, RowsAtTileEdges) {
 }
 
 TEST_F(AmxGemm, Depths) {
-  for (const Product& product : {Product{DType::kBF16, DType::kBF16}, Product{Encoding::Int8(), DType::kI8Act}}) {
+  for (const Product& product : {Product{DType::kBF16, DType::kBF16}, Product{DType::kF16, DType::kF16},
+                                 Product{Encoding::Int8(), DType::kI8Act}}) {
     for (const int64_t k : {1, 2, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 576, 7168}) {
       for (const Caches& caches : {kRealCaches, kTinyCaches}) {
         Check(product, {.m = 37, .n = 64, .k = k}, kEpilogues[k % 4], caches);

@@ -23,6 +23,17 @@ constexpr uint8_t kPoison = 0xA5;
 
 float RoundToBf16(float x) { return BF16ToF32(ToBf16(x)); }
 
+// The row of kernels.inc for activations of that type.
+struct Row {
+  absl::StatusOr<GemmPlan> (*plan)(const GemmDesc&, const TargetInfo&);
+  absl::Status (*emit)(const GemmDesc&, const GemmPlan&, Emitter&);
+};
+Row RowFor(DType a) {
+  if (a == DType::kI8Act) return {PlanGemmAmxInt8, EmitGemmAmxInt8};
+  if (a == DType::kF16) return {PlanGemmAmxFp16, EmitGemmAmxFp16};
+  return {PlanGemmAmxBf16, EmitGemmAmxBf16};
+}
+
 double Silu(double x) { return x / (1 + std::exp(-x)); }
 
 }  // namespace
@@ -60,12 +71,13 @@ absl::Status BuildAmx(const GemmDesc& desc, const Caches& caches, AmxBuilt* buil
   TargetInfo target;
   target.isa = Isa::kAmx;
   target.vbmi = vbmi;
+  target.amx_fp16 = true;
   target.l1d_bytes = caches.l1d;
   target.l2_bytes = caches.l2;
-  const bool int8 = desc.a == DType::kI8Act;
-  XJIT_ASSIGN_OR_RETURN(built->plan, int8 ? PlanGemmAmxInt8(desc, target) : PlanGemmAmxBf16(desc, target));
+  const Row row = RowFor(desc.a);
+  XJIT_ASSIGN_OR_RETURN(built->plan, row.plan(desc, target));
   Emitter e;
-  XJIT_RETURN_IF_ERROR(int8 ? EmitGemmAmxInt8(desc, built->plan, e) : EmitGemmAmxBf16(desc, built->plan, e));
+  XJIT_RETURN_IF_ERROR(row.emit(desc, built->plan, e));
   XJIT_ASSIGN_OR_RETURN(built->kernel, e.Finish(GemmName(desc, "amx"), built->arena, built->plan.scratch_bytes));
   return built->arena.Seal();
 }
@@ -184,8 +196,9 @@ void AmxProblem::Exact(std::vector<double>* want, std::vector<double>* bound) co
   constexpr double kEps = 0x1p-24;
   const auto k = static_cast<size_t>(size_.k);
   std::vector<float> a(static_cast<size_t>(size_.m) * k);
-  if (a_type_ == DType::kBF16) {
-    for (size_t i = 0; i < a.size(); ++i) a[i] = RoundToBf16(x_[i]);
+  if (a_type_ != DType::kI8Act) {
+    for (size_t i = 0; i < a.size(); ++i)
+      a[i] = a_type_ == DType::kF16 ? F16ToF32(F32ToF16(x_[i])) : RoundToBf16(x_[i]);
   } else {
     const I8Layout layout{size_.k};
     for (int64_t i = 0; i < size_.m; ++i) {
@@ -243,9 +256,9 @@ void AmxProblem::Exact(std::vector<double>* want, std::vector<double>* bound) co
 }
 
 void AmxProblem::ExpectRight(const std::string& what) const {
-  const std::vector<float> got = C();
+  const std::vector<float> got = C(), reference = Reference();
   if (a_type_ == DType::kI8Act && !epilogue_.silu_mul) {
-    ASSERT_EQ(FirstBitDifference(got, Reference(), columns()), "") << what;
+    ASSERT_EQ(FirstBitDifference(got, reference, columns()), "") << what;
     return;
   }
   std::vector<double> want, bound;
@@ -254,6 +267,7 @@ void AmxProblem::ExpectRight(const std::string& what) const {
     ASSERT_LE(std::abs(got[i] - want[i]), bound[i])
         << what << ", row " << i / static_cast<size_t>(columns()) << " column " << i % static_cast<size_t>(columns())
         << ": " << got[i] << " for " << want[i];
+    ASSERT_LE(std::abs(reference[i] - want[i]), bound[i]) << what << ", GemmRef";
   }
 }
 

@@ -24,7 +24,7 @@ using testing::RandomFloats;
 using testing::TargetOf;
 
 constexpr uint8_t kUntouched = 0xa5;
-constexpr DType kAllOuts[] = {DType::kF32, DType::kBF16, DType::kQ8Act, DType::kI8Act};
+constexpr DType kAllOuts[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kQ8Act, DType::kI8Act};
 
 EmittedKernel EmitFor(const PrepareDesc& desc, Isa isa) {
   const TargetInfo target = TargetOf(isa);
@@ -34,7 +34,7 @@ EmittedKernel EmitFor(const PrepareDesc& desc, Isa isa) {
 
 int64_t WrittenBytes(DType out, int64_t cols) {
   if (out == DType::kF32) return cols * 4;
-  if (out == DType::kBF16) return (cols + 1) / 2 * 4;
+  if (out == DType::kBF16 || out == DType::kF16) return (cols + 1) / 2 * 4;
   if (out == DType::kI8Act) return I8Layout{cols}.neg_sum_offset() + 4;
   return cols + 20 * (cols / kQ8Block);  // a record without its padding
 }
@@ -142,7 +142,7 @@ TEST_P(Prepare, ConvertsWhatItNormalised) {
   ASSERT_EQ(f32.size(), x_.size() * 4);
   std::vector<float> normalised(x_.size());
   std::memcpy(normalised.data(), f32.data(), f32.size());
-  for (DType out : {DType::kBF16, DType::kQ8Act, DType::kI8Act}) {
+  for (DType out : {DType::kBF16, DType::kF16, DType::kQ8Act, DType::kI8Act}) {
     if (out == DType::kQ8Act && cols() % kQ8Block != 0) continue;
     EXPECT_EQ(RunFor(Describe(cols(), out, true)), Reference(Describe(cols(), out, false), normalised, gain_, kRows))
         << Name(out);
@@ -153,7 +153,7 @@ TEST_P(Prepare, ConvertsWhatItNormalised) {
 TEST_P(Prepare, WritesStrips) {
   constexpr int64_t kCount = 37;
   const std::vector<float> x = RandomFloats(kCount * cols(), 3);
-  for (DType out : {DType::kBF16, DType::kI8Act}) {
+  for (DType out : {DType::kBF16, DType::kF16, DType::kI8Act}) {
     PrepareDesc desc = Describe(cols(), out, false);
     desc.ldo_bytes = 0;
     desc.strips = true;
@@ -181,7 +181,7 @@ TEST_P(Prepare, WritesStrips) {
 TEST_P(Prepare, PadsRowsThatAreNoNumbers) {
   x_[0] = std::numeric_limits<float>::quiet_NaN();
   x_[static_cast<size_t>(cols())] = std::numeric_limits<float>::infinity();
-  for (DType out : {DType::kBF16, DType::kI8Act}) {
+  for (DType out : {DType::kBF16, DType::kF16, DType::kI8Act}) {
     PrepareDesc desc = Describe(cols(), out, true);
     desc.strips = true;
     const StripLayout layout = OutputStrips(desc);
@@ -189,7 +189,7 @@ TEST_P(Prepare, PadsRowsThatAreNoNumbers) {
     const PrepareArgs args{.x = x_.data(), .gain = gain_.data(), .out = strips.data()};
     desc.ldx_bytes = cols() * 4;
     EmitFor(desc, isa()).Run(&args, 0, kRows);
-    const int64_t used = out == DType::kBF16 ? 2 * cols() : cols();
+    const int64_t used = out == DType::kI8Act ? cols() : 2 * cols();
     for (int64_t m = 0; m < kRows; ++m) {
       for (int64_t b = used; b < layout.chunks() * kStripChunk; ++b) {
         ASSERT_EQ(strips[static_cast<size_t>(layout.offset(m, b))], 0) << "row " << m << " byte " << b;
@@ -366,6 +366,34 @@ TEST_P(PrepareIsa, Bf16KeepsTiesInfinitiesAndNans) {
                std::bit_cast<float>(0x7f800001u), 1.0f, -1.0f, 3.14159f, -2.71828f, 65504.0f, 1e-30f});
 }
 
+TEST_P(PrepareIsa, F16KeepsTiesSubnormalsInfinitiesAndNans) {
+  const float inf = std::numeric_limits<float>::infinity();
+  ExpectExact(DType::kF16, {1 + 0x1p-11f,
+                            1 + 0x3p-11f,
+                            65504.0f,
+                            65519.0f,
+                            65520.0f,
+                            65536.0f,
+                            1e30f,
+                            inf,
+                            -inf,
+                            0.0f,
+                            -0.0f,
+                            0x1p-14f,
+                            0x1p-14f - 0x1p-26f,
+                            0x1.8p-24f,
+                            0x1p-25f,
+                            0x1.8p-25f,
+                            0x1p-26f,
+                            -0x1.5p-20f,
+                            1e-40f,
+                            std::bit_cast<float>(0x7fc00001u),
+                            std::bit_cast<float>(0xffffffffu),
+                            std::bit_cast<float>(0x7f800001u),
+                            3.14159f,
+                            -2.71828f});
+}
+
 TEST_P(PrepareIsa, NormSurvivesZerosAndLargeValues) {
   const PrepareDesc desc = Describe(48, DType::kF32, true);
   const EmittedKernel kernel = EmitFor(desc, GetParam());
@@ -389,8 +417,8 @@ TEST(PreparePlan, RefusesWithAReason) {
   EXPECT_EQ(message({.cols = 0, .ldx_bytes = 4, .ldo_bytes = 4}), "cols = 0 is not in 1..268435456");
   EXPECT_EQ(message({.cols = 33, .out = DType::kQ8Act, .ldx_bytes = 132, .ldo_bytes = 128}),
             "q8act rows are whole blocks of 32, but cols = 33");
-  EXPECT_EQ(message({.cols = 32, .out = DType::kF16, .ldx_bytes = 128, .ldo_bytes = 64}),
-            "no conversion from f32 to f16");
+  EXPECT_EQ(message({.cols = 32, .out = DType::kF8E4M3, .ldx_bytes = 128, .ldo_bytes = 64}),
+            "no conversion from f32 to f8e4m3");
   EXPECT_EQ(message({.cols = 32, .out = DType::kQ8Act, .ldx_bytes = 128, .strips = true}),
             "rows of q8act have no strips");
   EXPECT_EQ(message({.cols = 1 << 26, .out = DType::kBF16, .ldx_bytes = 1 << 28, .strips = true}),
