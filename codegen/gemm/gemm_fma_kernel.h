@@ -60,7 +60,8 @@ struct PanelScratch {
   int64_t block() const { return weights + scales; }
   int64_t bytes() const { return panels * (sums + block()); }
 };
-PanelScratch PanelScratchOf(const GemmDesc& desc, const FloatOps& ops, int64_t panels, int64_t rows, int64_t steps);
+// `steps`: of a k block.
+PanelScratch PanelScratchOf(const GemmDesc& desc, const GemmPlan& plan, const FloatOps& ops, int64_t steps);
 
 // plan.scratch_bytes == 0 means stream. plan.k_block counts k's, not steps.
 GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOps& ops);

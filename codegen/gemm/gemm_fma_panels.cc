@@ -38,7 +38,7 @@ struct Panels {
   const int rest = pairs ? 0 : static_cast<int>(last_block % kTileSteps);
   // Sums of one k block go to C from the tile's own rows of scratch, which stay in L1.
   const bool one_block = blocks == 1;
-  const PanelScratch scratch = PanelScratchOf(desc, ops, panels, plan.m_block, block_steps);
+  const PanelScratch scratch = PanelScratchOf(desc, plan, ops, block_steps);
   const int64_t b_stride = unpack ? scratch.block() : panel_bytes;
   // Pairs: sums of a scale block are scaled and added to the sums in scratch, if there are several.
   const ScaledBlocks scaled = pairs ? ScaledBlocksOf(desc.w, desc.k) : ScaledBlocks{};

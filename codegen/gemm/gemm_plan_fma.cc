@@ -119,8 +119,10 @@ absl::Status CheckFloatDesc(const GemmDesc& desc, DType a) {
   return absl::OkStatus();
 }
 
-PanelScratch PanelScratchOf(const GemmDesc& desc, const FloatOps& ops, int64_t panels, int64_t rows, int64_t steps) {
-  PanelScratch scratch{.panels = panels, .sums = rows * kRowBytes};
+PanelScratch PanelScratchOf(const GemmDesc& desc, const GemmPlan& plan, const FloatOps& ops, int64_t steps) {
+  // Without m_block sums wait for nothing but the epilogue of their register block.
+  PanelScratch scratch{.panels = std::max<int64_t>(1, plan.n_block),
+                       .sums = (plan.m_block > 0 ? plan.m_block : plan.tile_rows) * kRowBytes};
   if (ReadsPairs(desc, ops)) {
     const ScaledBlocks blocks = ScaledBlocksOf(desc.w, desc.k);
     scratch.weights = AlignUp(steps, kTileSteps) * kRowBytes;
@@ -164,7 +166,6 @@ GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOp
   } else {
     plan.tile_rows = most_tile_rows;
     plan.n_block = PanelsTogether(desc, ops);
-    plan.m_block = kMostRows;
     // All of k where its blocks fit 3/8 of L2, since as much is prefetched and A passes through: a block's end costs a
     // register block 30 cycles. Else blocks alike of at most a quarter (EPYC 9005, bf16 128x2048x7168: 896 dwords 95%,
     // 1216 93%, 608 94%).
@@ -172,12 +173,12 @@ GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOp
     if (steps > BlockOf(target.l2_bytes * 3 / 8 / plan.n_block, unit)) {
       const int64_t most = BlockOf(target.l2_bytes / 4 / plan.n_block, unit);
       plan.k_block = std::min(most, AlignUp(CeilDiv(steps, CeilDiv(steps, most)), unit));
+      plan.m_block = kMostRows;
     }
     plan.prefetch_next_panel = true;
     plan.cost = multiply + unpack / 64;
   }
-  plan.scratch_bytes =
-      PanelScratchOf(desc, ops, std::max<int64_t>(1, plan.n_block), plan.m_block, plan.k_block).bytes();
+  plan.scratch_bytes = PanelScratchOf(desc, plan, ops, plan.k_block).bytes();
   if (ops.dot) plan.k_block *= 2;
   if (desc.rows > 0) SetFewRowsPrefetch(w, ops, desc.rows, &plan);
   return plan;

@@ -158,6 +158,7 @@ absl::Status BuildWith(const FloatRow& row, const GemmDesc& desc, const GemmPlan
   XJIT_RETURN_IF_ERROR(row.emit(desc, plan, e));
   XJIT_ASSIGN_OR_RETURN(built->kernel, e.Finish(GemmName(desc, row.name), built->arena, plan.scratch_bytes));
   built->plan = plan;
+  built->few = desc.rows > 0;
   return built->arena.Seal();
 }
 
@@ -249,7 +250,7 @@ GemmArgs Problem::Args(bool few, int64_t m0) const {
 void Problem::Poison() { std::memset(c_->data(), kPoison, c_->size()); }
 
 std::string Problem::Call(const Built& built, int64_t n0, int64_t n1, int64_t m0, int64_t m1) {
-  const bool few = built.plan.scratch_bytes == 0 || built.plan.m_block <= kMaxFewRows;
+  const bool few = built.few;
   GuardedBuffer scratch(static_cast<size_t>(RoundUp(built.plan.scratch_bytes, 64)), 0xFF);
   GemmArgs args = Args(few, few ? m0 : 0);
   args.scratch = scratch.data();

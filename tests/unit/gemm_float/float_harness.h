@@ -37,6 +37,7 @@ std::string TestName(const Encoding& w);
 // Emitted code with its memory.
 struct Built {
   GemmPlan plan;
+  bool few = false;  // rows, exactly as many as the descriptor says
   Kernel kernel;
   CodeArena arena;
 };
