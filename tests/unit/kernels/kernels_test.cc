@@ -33,6 +33,7 @@ GemmDesc Gemm(DType w, Isa isa, int rows, Epilogue epilogue = {}) {
       .n = 128, .k = 256, .a = ActivationFor(w, TargetOf(isa), rows == 0), .w = w, .rows = rows, .epilogue = epilogue};
   desc.lda_bytes = desc.a == DType::kQ8Act ? Q8Layout{desc.k}.row_bytes() : desc.k * (desc.a == DType::kBF16 ? 2 : 4);
   desc.ldc_bytes = desc.n * 4;
+  desc.strips = StripsFor(desc.a, rows == 0);
   return desc;
 }
 
