@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "codegen/gemm/blocking.h"
+#include "ir/chains.h"
 #include "ir/ops.h"
 #include "ir/route.h"
 #include "ir/support/align.h"

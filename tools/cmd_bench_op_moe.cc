@@ -65,8 +65,11 @@ class MoeBench {
     const int64_t layer = layers() - 1;
     // In any order a sum of k products is within k u sum|a w| of the exact one (Higham, Accuracy and Stability, 3.1);
     // 40 more roundings cover dequantisation and epilogue; silu as for `bench-op gemm`.
-    gate_up->rel_bound = 2.1 * static_cast<double>(desc_.hidden + 40) * 0x1p-24 + 6e-7;
-    out->rel_bound = static_cast<double>(desc_.intermediate + desc_.slots + 40) * 0x1p-24;
+    // Weights in blocks that are multiplied with bf16 are rounded to it too.
+    const double weights =
+        desc_.x == DType::kBF16 && (IsQuantized(desc_.gate_up.type) || desc_.gate_up.type == DType::kI4) ? 0x1p-9 : 0;
+    gate_up->rel_bound = 2.1 * (static_cast<double>(desc_.hidden + 40) * 0x1p-24 + weights) + 6e-7;
+    out->rel_bound = static_cast<double>(desc_.intermediate + desc_.slots + 40) * 0x1p-24 + weights;
     for (const int64_t token : Sample(desc_.rows, kSampleTokens)) CheckToken(layer, token, gate_up, out);
     XJIT_RETURN_IF_ERROR(gate_up->Check(plan_.up.kernels[1]->name));
     return out->Check(plan_.down.kernels[1]->name);

@@ -121,10 +121,8 @@ Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, in
   b.tile_m = plan.tile_rows;
   b.tile_n = plan.tile_vectors;
   b.block_m = plan.m_block > 0 ? std::min(plan.m_block, rows) : rows;
-  // Without scratch few rows stream the whole depth through registers. But for tiles, which have blocks of panels, a
-  // plan counts depth in dwords of A: of bf16 two.
-  const bool stream = few && plan.scratch_bytes == 0, tiles = plan.n_block > 0;
-  b.block_k = stream ? desc.k : std::min(desc.k, plan.k_block * (desc.a == DType::kBF16 && !tiles ? 2 : 1));
+  // Without scratch few rows stream the whole depth through registers.
+  b.block_k = few && plan.scratch_bytes == 0 ? desc.k : std::min(desc.k, plan.k_block);
   const DType w = desc.w.type;
   b.unpack_once = !few && w != desc.a && w != DType::kF32 && desc.a != DType::kI8Act;
   b.loop_order = few ? "n,k" : b.block_m < rows ? "n,m,k,m" : "n,k,m";
@@ -169,7 +167,9 @@ PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_
     const int64_t task_bytes = std::clamp(panels * panel_bytes / tasks, kMinTaskBytes, kMaxTaskBytes);
     share.panels = std::max<int64_t>(1, task_bytes / panel_bytes);
   } else {
-    // A panel's unpacking is shared by all rows, so rows are only cut when there are too few panels.
+    // Two panels side by side halve the reading of A. A panel's unpacking is shared by all rows, so rows are only cut
+    // when there are too few panels.
+    if (panels >= 2 * tasks) share.panels = 2;
     const int64_t cuts = CeilDiv(tasks, panels);
     if (cuts > 1) share.rows = std::max<int64_t>(32, CeilDiv(rows / cuts, 32) * 32);
   }

@@ -1,4 +1,6 @@
-// Many rows: register blocks over a panel (gemm_fma_kernel.h).
+// Many rows: register blocks over panels side by side (gemm_fma_kernel.h).
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -6,13 +8,16 @@
 #include "codegen/gemm/gemm_fma_kernel.h"
 #include "codegen/gemm/gemm_fma_weights.h"
 #include "codegen/gemm/pack.h"
+#include "codegen/gemm/pair_reader.h"
 #include "codegen/regs.h"
+#include "ir/support/act_layout.h"
 #include "ir/support/align.h"
 
 namespace xjit {
 namespace {
 
 constexpr int kRowBytes = kPanelColumns * 4;  // of the tile of sums and of the unpacked block
+constexpr int kMostPanels = 2;                // side by side: as many as the frame has places for
 
 struct Panels {
   const GemmDesc& desc;
@@ -22,145 +27,230 @@ struct Panels {
   Lanes lanes{e, ops.wide};
   Regs regs{lanes.registers()};
 
-  const int64_t steps = Steps(desc, ops);
+  const int64_t steps = Steps(desc, ops), block_steps = CeilDiv(plan.k_block, ops.dot ? 2 : 1);
+  const int64_t panels = std::max<int64_t>(1, plan.n_block);
   const int64_t panel_bytes = PanelBytes(desc.w, desc.k);
-  const bool unpack = ReadAs(desc, ops).type != DType::kF32;
-  const int64_t blocks = CeilDiv(steps, plan.k_block);
-  const int64_t last_block = steps - (blocks - 1) * plan.k_block;
+  const bool pairs = ReadsPairs(desc, ops);
+  const bool unpack = pairs || ReadAs(desc, ops).type != DType::kF32;
+  const int64_t blocks = CeilDiv(steps, block_steps);
+  const int64_t last_block = steps - (blocks - 1) * block_steps;
+  // Steps at the end that are no whole chunk; of pairs the chunk is filled up with zeros.
+  const int rest = pairs ? 0 : static_cast<int>(last_block % kTileSteps);
+  // Sums of one k block go to C from the tile's own rows of scratch, which stay in L1.
+  const bool one_block = blocks == 1;
+  const PanelScratch scratch = PanelScratchOf(desc, ops, panels, plan.m_block, block_steps);
+  const int64_t b_stride = unpack ? scratch.block() : panel_bytes;
+  // Pairs: sums of a scale block are scaled and added to the sums in scratch, if there are several.
+  const ScaledBlocks scaled = pairs ? ScaledBlocksOf(desc.w, desc.k) : ScaledBlocks{};
+  const bool several = pairs && scaled.count(desc.k) > 1;
+  // A: from row to row, from one chunk of kTileSteps dwords to the next.
+  const int64_t a_row_bytes = desc.strips ? Bf16Strips(desc.k).strip_bytes() / kStripRows : desc.lda_bytes;
+  const int a_row = static_cast<int>(desc.strips ? kStripChunk : desc.lda_bytes);
+  const int a_chunk = desc.strips ? kStripRows * kStripChunk : kTileSteps * 4;
+  // Rows that all panels side by side go over before the next rows do: they stay in L1 or L2 meanwhile.
+  const int group_rows = desc.strips ? kStripRows : 2 * plan.tile_rows;
 
-  // Loop state that lives in the frame.
-  enum Slot { kN1, kM0, kM1, kRows, kBlocks, kMain, kRest, kUnits, kSlots };
+  // Loop state that lives in the frame; an entry for each panel side by side where it says [2].
+  enum Slot {
+    kN,
+    kN1,
+    kM,
+    kM0,
+    kM1,
+    kRows,
+    kBlocks,
+    kChunks,
+    kUnits,
+    kScales,
+    kScalesLeft,
+    kBlockA,
+    kGroupA,
+    kGroupC,
+    kGroupSums,
+    kGroupRows,
+    kLeft,
+    kPanel,
+    kPanelCount,
+    kBias,
+    kW,
+    kNext = kW + 2,
+    kNextEnd = kNext + 2,
+    kSlots = kNextEnd + 2
+  };
   static constexpr int kTable = AlignUp(kSlots * 8, 64);
-  Xbyak::Address At(Slot slot) { return e.qword[e.rsp + slot * 8]; }
+  Xbyak::Address At(int slot) { return e.qword[e.rsp + slot * 8]; }
+  Xbyak::Address At(int slot, const Xbyak::Reg64& panel) { return e.qword[e.rsp + panel * 8 + slot * 8]; }
+  Xbyak::Address Arg(size_t offset) { return e.qword[*args + static_cast<int>(offset)]; }
 
-  const Regs::Gpr64 args = regs.Gpr("args"), n = regs.Gpr("n"), m = regs.Gpr("m"), w = regs.Gpr("w");
+  const Regs::Gpr64 args = regs.Gpr("args");
+
+  struct Rows {  // where a tile's rows are
+    Xbyak::Reg64 a, b, sums;
+    Xbyak::Reg64 c;  // offset from the start of C and of the residual
+  };
 
   absl::Status Emit();
   void RowBlock();
-  void ZeroSums();
-  void KBlock(const Xbyak::Reg64& a_block);
-  void Unpack(const Xbyak::Reg64& b);
-  void RowsOverBlock(const Xbyak::Reg64& a_block, const Xbyak::Reg64& b_block);
-  void Tile(int rows, const Xbyak::Reg64& a_row, const Xbyak::Reg64& b_block, const Xbyak::Reg64& c_row);
-  void TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, const Xbyak::Reg64& b,
-                 const Regs::VecList& acc);
-  void Finish();
+  void KBlock();
+  void Unpack();
+  void UnpackPairs();
+  void CopyScales(const Xbyak::Reg64& header, const Xbyak::Reg64& scales);
+  void FindNext(int panel, int64_t packed_block);
+  void Groups();
+  void RowsOf(const Rows& at, const Xbyak::Reg64& left);
+  void Tile(int rows, const Rows& at);
+  void TileVectors(int rows, int first, const Rows& at);
+  void TileScaled(int rows, const Rows& at);
+  void LoadNext(const Xbyak::Reg64& next, const Xbyak::Reg64& next_step);
+  void StoreNext(const Xbyak::Reg64& next, const Xbyak::Reg64& t);
+  void TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, const Xbyak::Reg64& b, const Regs::VecList& acc,
+                 const Xbyak::Reg64* next, const Xbyak::Reg64* next_step);
+  void PrefetchC(int rows, const Rows& at);
+  void Finish(int rows, const Rows& at);
+  bool PrefetchNext() const { return plan.prefetch_next_panel; }
+  // reg += value, whatever its size.
+  void Add(const Xbyak::Reg64& reg, int64_t value) { e.add(reg, static_cast<int>(value)); }
 };
 
 absl::Status Panels::Emit() {
+  if (panels > kMostPanels) return Internal("{} panels side by side, at most {}", panels, kMostPanels);
   e.Prologue(kTable + kWeightTableBytes);
   e.mov(args, e.arg_args);
-  e.mov(n, e.arg_n0);
+  e.mov(At(kN), e.arg_n0);
   e.mov(At(kN1), e.arg_n1);
   e.mov(At(kM0), e.arg_m0);
   e.mov(At(kM1), e.arg_m1);
   regs.FreeArguments();
   Xbyak::Label panel, rows, next_panel, done;
   e.L(panel);
-  e.cmp(n, At(kN1));
-  e.jge(done);
-  e.mov(m, At(kM0));
+  {
+    const auto n = regs.Gpr("n"), count = regs.Gpr("count"), most = regs.Gpr("most");
+    e.mov(count, At(kN1));
+    e.sub(count, At(kN));
+    e.jle(done);
+    e.mov(most, panels);
+    e.cmp(count, most);
+    e.cmovg(count, most);
+    e.mov(At(kPanelCount), count);
+    e.mov(n, At(kM0));
+    e.mov(At(kM), n);
+  }
   e.L(rows);
-  e.cmp(m, At(kM1));
-  e.jge(next_panel);
+  {
+    const auto left = regs.Gpr("left");
+    e.mov(left, At(kM1));
+    e.sub(left, At(kM));
+    e.jle(next_panel);
+    if (!one_block) {
+      const auto most = regs.Gpr("most");
+      e.mov(most, plan.m_block);
+      e.cmp(left, most);
+      e.cmovg(left, most);
+    }
+    e.mov(At(kRows), left);
+  }
   RowBlock();
-  e.add(m, static_cast<int>(plan.m_block));
+  {
+    const auto count = regs.Gpr("count");
+    e.mov(count, At(kRows));
+    e.add(At(kM), count);
+  }
   e.jmp(rows);
   e.L(next_panel);
-  e.inc(n);
+  e.add(At(kN), static_cast<int>(panels));
   e.jmp(panel);
   e.L(done);
   e.Epilogue();
   return regs.status();
 }
 
-// Panel n for up to m_block rows from m on.
+// Panels from n on for kRows rows from m on.
 void Panels::RowBlock() {
   {
-    const auto rows = regs.Gpr("rows"), most = regs.Gpr("most");
-    e.mov(rows, At(kM1));
-    e.sub(rows, m);
-    e.mov(most, plan.m_block);
-    e.cmp(rows, most);
-    e.cmovg(rows, most);
-    e.mov(At(kRows), rows);
-  }
-  ZeroSums();
-  e.mov(w, panel_bytes);
-  e.imul(w, n);
-  e.add(w, e.ptr[*args + offsetof(GemmArgs, w)]);
-  {
-    const auto a_block = regs.Gpr("a_block");
-    e.imul(a_block, m, static_cast<int>(desc.lda_bytes));
-    e.add(a_block, e.ptr[*args + offsetof(GemmArgs, a)]);
-    e.mov(At(kBlocks), static_cast<int>(blocks));
-    if (unpack) {
-      WeightCursor start;
-      start.table = kTable;
-      MakeWeightReader(desc.w, plan.vbmi, e, regs, lanes)->Begin(start);
+    const auto at = regs.Gpr("at"), stride = regs.Gpr("stride");
+    e.mov(stride, panel_bytes);
+    e.mov(at, At(kN));
+    e.imul(at, stride);
+    e.add(at, Arg(offsetof(GemmArgs, w)));
+    for (int i = 0; i < panels; ++i) {
+      e.mov(At(kW + i), at);
+      e.add(at, stride);
     }
-    Xbyak::Label block;
-    e.L(block);
-    KBlock(a_block);
-    e.add(a_block, static_cast<int>(plan.k_block * 4));
-    if (!unpack) e.add(w, static_cast<int>(plan.k_block * kRowBytes));
-    e.dec(At(kBlocks));
-    e.jnz(block);
+    e.mov(at, At(kM));
+    e.imul(at, at, static_cast<int>(a_row_bytes));
+    e.add(at, Arg(offsetof(GemmArgs, a)));
+    e.mov(At(kBlockA), at);
   }
-  Finish();
-}
-
-void Panels::ZeroSums() {
-  const auto sums = regs.Gpr("sums"), left = regs.Gpr("left");
-  const auto zero = regs.Vecs("zero");
-  lanes.Zero(zero[0]);
-  e.mov(sums, e.ptr[*args + offsetof(GemmArgs, scratch)]);
-  e.mov(left, At(kRows));
-  Xbyak::Label row;
-  e.L(row);
-  for (int v = 0; v < lanes.per_panel(); ++v) e.vmovaps(e.ptr[*sums + v * lanes.bytes()], lanes(zero[0]));
-  e.add(sums, kRowBytes);
-  e.dec(left);
-  e.jnz(row);
+  if (unpack && !pairs) {
+    WeightCursor start;
+    start.table = kTable;
+    MakeWeightReader(desc.w, plan.vbmi, e, regs, lanes)->Begin(start);
+  }
+  e.mov(At(kBlocks), static_cast<int>(blocks));
+  Xbyak::Label block;
+  e.L(block);
+  KBlock();
+  e.add(At(kBlockA), static_cast<int>(block_steps / kTileSteps * a_chunk));
+  e.dec(At(kBlocks));
+  e.jnz(block);
 }
 
 // One k block: its loop counts, its unpacking, all rows.
-void Panels::KBlock(const Xbyak::Reg64& a_block) {
-  const int64_t unit = unpack ? WeightUnit(desc.w) : 1;
+void Panels::KBlock() {
   const auto set = [&](Slot slot, int64_t full, int64_t last) {
     const auto value = regs.Gpr("value"), other = regs.Gpr("other");
     e.mov(value, last);
-    if (blocks > 1 && full != last) {
+    if (!one_block && full != last) {
       e.mov(other, full);
       e.cmp(At(kBlocks), 1);
       e.cmovne(value, other);
     }
     e.mov(At(slot), value);
   };
-  set(kMain, plan.k_block / kTileUnroll, last_block / kTileUnroll);
-  set(kRest, plan.k_block % kTileUnroll, last_block % kTileUnroll);
-  if (!unpack) return RowsOverBlock(a_block, w);
-  set(kUnits, plan.k_block / unit, last_block / unit);
-  const auto b = regs.Gpr("b");
-  Unpack(b);
-  e.mov(b, e.ptr[*args + offsetof(GemmArgs, scratch)]);
-  e.add(b, static_cast<int>(plan.m_block * kRowBytes));
-  RowsOverBlock(a_block, b);
+  set(kChunks, block_steps / kTileSteps, pairs ? CeilDiv(last_block, kTileSteps) : last_block / kTileSteps);
+  const int64_t packed_block = unpack ? CeilDiv(panel_bytes, blocks) : block_steps * kRowBytes;
+  if (several) {
+    const int64_t last = desc.k - (blocks - 1) * plan.k_block;
+    set(kUnits, plan.k_block / scaled.depth, last / scaled.depth);
+    set(kScales, plan.k_block / scaled.depth, CeilDiv(last, scaled.depth));
+  } else if (unpack) {
+    const int64_t unit = pairs ? PairUnit(desc.w) : WeightUnit(desc.w);
+    set(kUnits, plan.k_block / unit, (desc.k - (blocks - 1) * plan.k_block) / unit);
+  }
+  if (pairs) {
+    UnpackPairs();
+  } else if (unpack) {
+    Unpack();
+  }
+  if (PrefetchNext()) {
+    for (int i = 0; i < panels; ++i) FindNext(i, packed_block);
+  }
+  Groups();
+  if (!unpack && !one_block) {
+    for (int i = 0; i < panels; ++i) e.add(At(kW + i), static_cast<int>(block_steps * kRowBytes));
+  }
 }
 
-void Panels::Unpack(const Xbyak::Reg64& b) {
-  const auto units = regs.Gpr("units"), inner = regs.Gpr("inner");
+// Unpacks the next k block of each panel to its place in scratch; kW is behind it afterwards.
+void Panels::Unpack() {
+  const auto w = regs.Gpr("w"), b = regs.Gpr("b"), units = regs.Gpr("units"), inner = regs.Gpr("inner"),
+             panel = regs.Gpr("panel");
   const auto reader = MakeWeightReader(desc.w, plan.vbmi, e, regs, lanes);
-  WeightCursor at{*w, b, kRowBytes, *inner, kTable};
+  WeightCursor at{*w, *b, kRowBytes, *inner, kTable};
   at.touch = [&](int offset, int bytes) { EmitPrefetch(plan, w, offset, bytes, e); };
   const WeightSink store = [&](int k, int first, std::span<const int> v) {
     for (size_t j = 0; j < v.size(); ++j) {
-      e.vmovaps(e.ptr[b + k * kRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
+      e.vmovaps(e.ptr[*b + k * kRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
     }
   };
-  e.mov(b, e.ptr[*args + offsetof(GemmArgs, scratch)]);
-  e.add(b, static_cast<int>(plan.m_block * kRowBytes));
-  Xbyak::Label unit, units_done, done;
+  Xbyak::Label next, unit, units_done, done;
+  e.xor_(panel, panel);
+  e.L(next);
+  e.mov(w, At(kW, panel));
+  e.mov(b, b_stride);
+  e.imul(b, panel);
+  e.add(b, Arg(offsetof(GemmArgs, scratch)));
+  Add(b, panels * scratch.sums);
   e.mov(units, At(kUnits));
   e.test(units, units);
   e.jz(units_done);
@@ -175,77 +265,436 @@ void Panels::Unpack(const Xbyak::Reg64& b) {
     reader->Tail(tail, at, store);
     e.L(done);
   }
+  e.mov(At(kW, panel), w);
+  e.inc(panel);
+  e.cmp(panel, At(kPanelCount));
+  e.jl(next);
 }
 
-void Panels::RowsOverBlock(const Xbyak::Reg64& a_block, const Xbyak::Reg64& b_block) {
-  const auto a_row = regs.Gpr("a_row"), c_row = regs.Gpr("c_row"), left = regs.Gpr("left");
-  e.mov(a_row, a_block);
-  e.mov(c_row, e.ptr[*args + offsetof(GemmArgs, scratch)]);
-  e.mov(left, At(kRows));
-  Xbyak::Label full, tail, done;
-  e.L(full);
-  e.cmp(left, plan.tile_rows);
-  e.jl(tail);
-  Tile(plan.tile_rows, a_row, b_block, c_row);
-  e.add(a_row, static_cast<int>(plan.tile_rows * desc.lda_bytes));
-  e.add(c_row, plan.tile_rows * kRowBytes);
-  e.sub(left, plan.tile_rows);
-  e.jmp(full);
-  e.L(tail);
-  for (int rows = plan.tile_rows - 1; rows > 0; --rows) {
+// The same for pairs of bf16 and their scales. Of a single scale block kUnits counts units, of several whole ones.
+void Panels::UnpackPairs() {
+  const auto w = regs.Gpr("w"), b = regs.Gpr("b"), units = regs.Gpr("units"), header = regs.Gpr("header"),
+             panel = regs.Gpr("panel"), scales = regs.Gpr("scales"), count = regs.Gpr("count");
+  const auto reader = MakePairReader(desc.w, plan.vbmi, e, regs);
+  reader->Constants();
+  WeightCursor at{*w, *b, kRowBytes / 2, *header, kTable};
+  const PairSink store = [&](int pair, int first, std::span<const int> v) {
+    for (size_t j = 0; j < v.size(); ++j) {
+      e.vmovaps(e.ptr[*b + pair * kRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
+    }
+  };
+  // Zeros behind the last k's up to a whole chunk.
+  const auto pad = [&](int64_t k) {
+    const auto odd = static_cast<int>(k % (2 * kTileSteps));
+    if (odd == 0) return;
+    const auto zero = regs.Vecs("zero");
+    lanes.Zero(zero[0]);
+    for (int pair = CeilDiv(odd, 2); pair < kTileSteps; ++pair) {
+      for (int v = 0; v < lanes.per_panel(); ++v) {
+        e.vmovaps(e.ptr[*b + pair * kRowBytes - odd * kRowBytes / 2 + v * lanes.bytes()], lanes(zero[0]));
+      }
+    }
+  };
+  Xbyak::Label next, unit, units_done, done, rest_done;
+  e.xor_(panel, panel);
+  e.L(next);
+  e.mov(w, At(kW, panel));
+  e.mov(b, b_stride);
+  e.imul(b, panel);
+  e.add(b, Arg(offsetof(GemmArgs, scratch)));
+  Add(b, panels * scratch.sums);
+  e.lea(scales, e.ptr[*b + static_cast<int>(scratch.weights)]);
+  if (several) {
+    const auto block = [&](int64_t elems) {
+      e.mov(header, w);
+      CopyScales(header, scales);
+      Add(scales, kRowBytes);
+      reader->LoadZeros(header);
+      Add(w, scaled.header_bytes());
+      ReadUnits(elems, *reader, at, units, store, e);
+      e.lea(w, e.ptr[*header + static_cast<int>(scaled.block_bytes(elems))]);
+    };
+    e.mov(count, At(kUnits));
+    e.test(count, count);
+    e.jz(units_done);
+    e.L(unit);
+    block(scaled.depth);
+    e.dec(count);
+    e.jnz(unit);
+    e.L(units_done);
+    if (const int64_t elems = desc.k % scaled.depth; elems != 0) {
+      e.cmp(At(kBlocks), 1);
+      e.jne(done);
+      block(elems);
+      pad(elems);
+      e.L(done);
+    }
+  } else {
+    e.mov(header, At(kN));
+    e.add(header, panel);
+    e.mov(count, panel_bytes);
+    e.imul(header, count);
+    e.add(header, Arg(offsetof(GemmArgs, w)));
+    Xbyak::Label begun;
+    if (!one_block) {
+      e.cmp(At(kBlocks), static_cast<int>(blocks));
+      e.jne(begun);
+    }
+    CopyScales(header, scales);
+    Add(w, scaled.header_bytes());
+    e.L(begun);
+    reader->LoadZeros(header);
+    e.mov(count, At(kUnits));
+    e.test(count, count);
+    e.jz(units_done);
+    e.L(unit);
+    reader->Unit(at, store);
+    e.dec(count);
+    e.jnz(unit);
+    e.L(units_done);
+    const int64_t last = desc.k - (blocks - 1) * plan.k_block;
+    if (last % (2 * kTileSteps) != 0) {
+      if (!one_block) {
+        e.cmp(At(kBlocks), 1);
+        e.jne(done);
+      }
+      if (const auto tail = static_cast<int>(last % reader->unit()); tail != 0) reader->Tail(tail, at, store);
+      pad(last);
+      e.L(done);
+    }
+  }
+  e.mov(At(kW, panel), w);
+  e.inc(panel);
+  e.cmp(panel, At(kPanelCount));
+  e.jl(next);
+}
+
+void Panels::CopyScales(const Xbyak::Reg64& header, const Xbyak::Reg64& scales) {
+  const auto scale = regs.Vecs("scale");
+  for (int v = 0; v < lanes.per_panel(); ++v) {
+    if (scaled.scale == DType::kF16) {
+      e.vcvtph2ps(lanes(scale[0]), e.ptr[header + v * lanes.bytes() / 2]);
+    } else {
+      e.vmovups(lanes(scale[0]), e.ptr[header + v * lanes.bytes()]);
+    }
+    e.vmovaps(e.ptr[scales + v * lanes.bytes()], lanes(scale[0]));
+  }
+}
+
+// Which packed bytes are prefetched while rows run: of the panel's next k block, or of the panels that come next.
+void Panels::FindNext(int panel, int64_t packed_block) {
+  const auto next = regs.Gpr("next"), end = regs.Gpr("end"), stride = regs.Gpr("stride");
+  Xbyak::Label found, more_rows, other, none;
+  if (!one_block) {
+    e.mov(next, At(kW + panel));
+    if (!unpack) Add(next, packed_block);
+    e.cmp(At(kBlocks), 1);
+    e.jne(found);
+  }
+  e.mov(next, At(kM));
+  e.add(next, At(kRows));
+  e.cmp(next, At(kM1));
+  e.mov(next, At(kN));
+  e.jl(more_rows);  // these panels once more
+  Add(next, panels);
+  e.L(more_rows);
+  Add(next, panel);
+  e.cmp(next, static_cast<int>(desc.panels()));
+  e.jge(none);
+  e.mov(stride, panel_bytes);
+  e.imul(next, stride);
+  e.add(next, Arg(offsetof(GemmArgs, w)));
+  e.L(found);
+  e.lea(end, e.ptr[*next + static_cast<int>(packed_block)]);
+  e.jmp(other);
+  e.L(none);
+  e.mov(next, At(kW + panel));
+  e.mov(end, next);
+  e.L(other);
+  e.mov(At(kNext + panel), next);
+  e.mov(At(kNextEnd + panel), end);
+}
+
+// The k block over all rows.
+void Panels::Groups() {
+  {
+    const auto t = regs.Gpr("t"), c = regs.Gpr("c");
+    e.mov(t, At(kBlockA));
+    e.mov(At(kGroupA), t);
+    e.mov(t, Arg(offsetof(GemmArgs, scratch)));
+    e.mov(At(kGroupSums), t);
+    e.mov(t, At(kRows));
+    e.mov(At(kLeft), t);
+    e.imul(c, At(kM), static_cast<int>(desc.ldc_bytes));
+    e.imul(t, At(kN), PanelBytesOfC(desc));
+    e.add(c, t);
+    e.mov(At(kGroupC), c);
+  }
+  Xbyak::Label group, panel;
+  e.L(group);
+  {
+    const auto rows = regs.Gpr("rows"), most = regs.Gpr("most"), bias = regs.Gpr("bias");
+    e.mov(rows, At(kLeft));
+    e.mov(most, group_rows);
+    e.cmp(rows, most);
+    e.cmovg(rows, most);
+    e.mov(At(kGroupRows), rows);
+    e.mov(At(kPanel), 0);
+    if (desc.epilogue.bias) {
+      e.imul(bias, At(kN), kRowBytes);
+      e.add(bias, Arg(offsetof(GemmArgs, bias)));
+      e.mov(At(kBias), bias);
+    }
+  }
+  {
+    const auto b = regs.Gpr("b"), sums = regs.Gpr("sums"), c = regs.Gpr("c");
+    if (unpack) {
+      e.mov(b, Arg(offsetof(GemmArgs, scratch)));
+      Add(b, panels * scratch.sums);
+    } else {
+      e.mov(b, At(kW));
+    }
+    e.mov(sums, At(kGroupSums));
+    e.mov(c, At(kGroupC));
+    e.L(panel);
+    {
+      const auto a = regs.Gpr("a"), sums_row = regs.Gpr("sums_row"), c_row = regs.Gpr("c_row"), left = regs.Gpr("left");
+      e.mov(a, At(kGroupA));
+      e.mov(sums_row, sums);
+      e.mov(c_row, c);
+      e.mov(left, At(kGroupRows));
+      RowsOf({a, b, sums_row, c_row}, left);
+    }
+    if (panels > 1) {
+      const auto next = regs.Gpr("next");
+      Add(b, b_stride);
+      if (!one_block) Add(sums, scratch.sums);
+      Add(c, PanelBytesOfC(desc));
+      if (desc.epilogue.bias) e.add(At(kBias), kRowBytes);
+      e.mov(next, At(kPanel));
+      e.inc(next);
+      e.mov(At(kPanel), next);
+      e.cmp(next, At(kPanelCount));
+      e.jl(panel);
+    }
+  }
+  e.add(At(kGroupA), static_cast<int>(group_rows * a_row_bytes));
+  if (!one_block) e.add(At(kGroupSums), group_rows * kRowBytes);
+  e.add(At(kGroupC), static_cast<int>(group_rows * desc.ldc_bytes));
+  e.sub(At(kLeft), group_rows);
+  e.jg(group);
+}
+
+// `left` rows of one panel, in register blocks.
+void Panels::RowsOf(const Rows& at, const Xbyak::Reg64& left) {
+  std::vector<int> sizes = {plan.tile_rows};
+  if (desc.rows > 0) {
+    if (desc.rows % plan.tile_rows != 0) sizes.push_back(static_cast<int>(desc.rows % plan.tile_rows));
+  } else {
+    for (int rows : {8, 4, 2, 1}) {
+      if (rows < plan.tile_rows) sizes.push_back(rows);
+    }
+  }
+  Xbyak::Label next, done;
+  e.L(next);
+  for (const int rows : sizes) {
     Xbyak::Label fewer;
     e.cmp(left, rows);
-    e.jne(fewer);
-    Tile(rows, a_row, b_block, c_row);
-    if (rows > 1) e.jmp(done);
+    e.jl(fewer);
+    Tile(rows, at);
+    Add(at.a, int64_t{rows} * a_row);
+    if (!one_block) Add(at.sums, rows * kRowBytes);
+    Add(at.c, rows * desc.ldc_bytes);
+    e.sub(left, rows);
+    e.jg(next);
+    e.jmp(done);
     e.L(fewer);
   }
   e.L(done);
 }
 
-// `rows` rows of the block, all columns of the panel, kTileVectors at a time.
-void Panels::Tile(int rows, const Xbyak::Reg64& a_row, const Xbyak::Reg64& b_block, const Xbyak::Reg64& c_row) {
-  const auto a = regs.Gpr("a"), b = regs.Gpr("b"), count = regs.Gpr("count");
-  for (int first = 0; first < lanes.per_panel(); first += kTileVectors) {
-    const auto acc = regs.Vecs("acc", rows * kTileVectors);
-    const auto sum = [&](int row, int v) { return e.ptr[c_row + row * kRowBytes + (first + v) * lanes.bytes()]; };
-    for (int row = 0; row < rows; ++row) {
-      for (int v = 0; v < kTileVectors; ++v) e.vmovaps(lanes(acc[row * kTileVectors + v]), sum(row, v));
+// `rows` rows, all columns of the panel; with the last k block also their epilogue.
+void Panels::Tile(int rows, const Rows& at) {
+  Xbyak::Label not_last, unfinished;
+  if (PrefetchNext() && rows == plan.tile_rows) {
+    if (!one_block) {
+      e.cmp(At(kBlocks), 1);
+      e.jne(not_last);
     }
-    e.mov(a, a_row);
-    e.mov(b, b_block);
-    const auto loop = [&](Slot slot, int unroll) {
-      Xbyak::Label next, done;
-      e.mov(count, At(slot));
-      e.test(count, count);
-      e.jz(done);
-      e.L(next);
-      TileSteps(rows, first, unroll, a, b, acc);
-      e.dec(count);
-      e.jnz(next);
-      e.L(done);
-    };
-    loop(kMain, kTileUnroll);
-    loop(kRest, 1);
+    PrefetchC(rows, at);
+    e.L(not_last);
+  }
+  if (several) {
+    TileScaled(rows, at);
+  } else {
+    for (int first = 0; first < lanes.per_panel(); first += kTileVectors) TileVectors(rows, first, at);
+  }
+  if (!one_block) {
+    e.cmp(At(kBlocks), 1);
+    e.jne(unfinished);
+  }
+  Finish(rows, at);
+  e.L(unfinished);
+}
+
+void Panels::PrefetchC(int rows, const Rows& at) {
+  const auto c = regs.Gpr("c");
+  const auto each = [&](size_t base, auto&& prefetch) {
+    e.mov(c, Arg(base));
+    e.add(c, at.c);
     for (int row = 0; row < rows; ++row) {
-      for (int v = 0; v < kTileVectors; ++v) e.vmovaps(sum(row, v), lanes(acc[row * kTileVectors + v]));
+      for (int line = 0; line < PanelBytesOfC(desc); line += 64) {
+        prefetch(e.ptr[*c + static_cast<int>(row * desc.ldc_bytes) + line]);
+      }
+    }
+  };
+  if (desc.epilogue.residual) each(offsetof(GemmArgs, residual), [&](const auto& place) { e.prefetcht0(place); });
+  each(offsetof(GemmArgs, c), [&](const auto& place) { e.prefetchw(place); });
+}
+
+// kTileVectors vectors of columns from `first` on.
+void Panels::TileVectors(int rows, int first, const Rows& at) {
+  const auto a = regs.Gpr("a"), b = regs.Gpr("b"), count = regs.Gpr("count"), next = regs.Gpr("next"),
+             next_step = regs.Gpr("next_step");
+  const auto acc = regs.Vecs("acc", rows * kTileVectors);
+  const auto sum = [&](int row, int v) { return e.ptr[at.sums + row * kRowBytes + (first + v) * lanes.bytes()]; };
+  const auto each = [&](auto&& action) {
+    for (int row = 0; row < rows; ++row) {
+      for (int v = 0; v < kTileVectors; ++v) action(row, v, acc[row * kTileVectors + v]);
+    }
+  };
+  Xbyak::Label zero, ready;
+  if (!one_block) {
+    e.cmp(At(kBlocks), static_cast<int>(blocks));
+    e.je(zero);
+    each([&](int row, int v, int reg) { e.vmovaps(lanes(reg), sum(row, v)); });
+    e.jmp(ready);
+    e.L(zero);
+  }
+  each([&](int, int, int reg) { lanes.Zero(reg); });
+  e.L(ready);
+  if (PrefetchNext()) LoadNext(next, next_step);
+  e.mov(a, at.a);
+  e.mov(b, at.b);
+  Xbyak::Label chunk, chunks_done, done;
+  e.mov(count, At(kChunks));
+  if (last_block < kTileSteps && !pairs) {
+    e.test(count, count);
+    e.jz(chunks_done);
+  }
+  e.L(chunk);
+  TileSteps(rows, first, kTileSteps, a, b, acc, PrefetchNext() ? &*next : nullptr, &*next_step);
+  e.dec(count);
+  e.jnz(chunk);
+  e.L(chunks_done);
+  if (rest != 0) {
+    if (!one_block) {
+      e.cmp(At(kBlocks), 1);
+      e.jne(done);
+    }
+    TileSteps(rows, first, rest, a, b, acc, nullptr, nullptr);
+    e.L(done);
+  }
+  if (PrefetchNext()) StoreNext(next, count);
+  each([&](int row, int v, int reg) { e.vmovaps(sum(row, v), lanes(reg)); });
+}
+
+// All columns, a scale block after the other.
+void Panels::TileScaled(int rows, const Rows& at) {
+  const auto a = regs.Gpr("a"), b = regs.Gpr("b"), count = regs.Gpr("count"), next = regs.Gpr("next"),
+             next_step = regs.Gpr("next_step");
+  const auto acc = regs.Vecs("acc", rows * kTileVectors);
+  const auto sum = [&](int i) {
+    return e.ptr[at.sums + i / kTileVectors * kRowBytes + i % kTileVectors * lanes.bytes()];
+  };
+  const int sums = rows * kTileVectors;
+  Xbyak::Label begun, block, chunk;
+  if (!one_block) {
+    e.cmp(At(kBlocks), static_cast<int>(blocks));
+    e.jne(begun);
+  }
+  lanes.Zero(acc[0]);
+  for (int i = 0; i < sums; ++i) e.vmovaps(sum(i), lanes(acc[0]));
+  e.L(begun);
+  if (PrefetchNext()) LoadNext(next, next_step);
+  e.mov(a, at.a);
+  e.mov(b, at.b);
+  const auto scales = regs.Gpr("scales");
+  e.lea(scales, e.ptr[at.b + static_cast<int>(scratch.weights)]);
+  e.mov(count, At(kScales));
+  e.mov(At(kScalesLeft), count);
+  e.L(block);
+  for (int i = 0; i < sums; ++i) lanes.Zero(acc[i]);
+  const int chunks = static_cast<int>(scaled.depth / (2 * kTileSteps));
+  e.mov(count, chunks);
+  if (const int64_t elems = desc.k % scaled.depth; elems != 0) {
+    const int last = static_cast<int>(CeilDiv(elems, int64_t{2 * kTileSteps}));
+    Xbyak::Label whole;
+    e.cmp(At(kScalesLeft), 1);
+    e.jne(whole);
+    if (!one_block) {
+      e.cmp(At(kBlocks), 1);
+      e.jne(whole);
+    }
+    e.mov(count, last);
+    e.L(whole);
+  }
+  e.L(chunk);
+  TileSteps(rows, 0, kTileSteps, a, b, acc, PrefetchNext() ? &*next : nullptr, &*next_step);
+  e.dec(count);
+  e.jnz(chunk);
+  {
+    const auto scale = regs.Vecs("scale", kTileVectors);
+    for (int v = 0; v < kTileVectors; ++v) e.vmovaps(lanes(scale[v]), e.ptr[*scales + v * lanes.bytes()]);
+    for (int i = 0; i < sums; ++i) {
+      e.vfmadd213ps(lanes(acc[i]), lanes(scale[i % kTileVectors]), sum(i));
+      e.vmovaps(sum(i), lanes(acc[i]));
     }
   }
+  Add(scales, kRowBytes);
+  e.dec(At(kScalesLeft));
+  e.jnz(block);
+  if (PrefetchNext()) StoreNext(next, count);
+}
+
+// next = where the panel's prefetching has got to, next_step = how far it goes at a time: 0 at its end.
+void Panels::LoadNext(const Xbyak::Reg64& next, const Xbyak::Reg64& next_step) {
+  const auto t = regs.Gpr("t");
+  e.mov(next_step, 32);
+  e.mov(t, 64);
+  e.cmp(At(kRows), kNextRows);
+  e.cmovl(next_step, t);
+  e.mov(t, At(kPanel));
+  e.mov(next, At(kNext, t));
+  e.cmp(next, At(kNextEnd, t));
+  e.mov(t, 0);  // keeps the flags
+  e.cmovge(next_step, t);
+  e.cmp(At(kLeft), kNextRows);
+  e.cmovg(next_step, t);
+}
+
+void Panels::StoreNext(const Xbyak::Reg64& next, const Xbyak::Reg64& t) {
+  e.mov(t, At(kPanel));
+  e.mov(At(kNext, t), next);
 }
 
 void Panels::TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, const Xbyak::Reg64& b,
-                       const Regs::VecList& acc) {
+                       const Regs::VecList& acc, const Xbyak::Reg64* next, const Xbyak::Reg64* next_step) {
   const auto weight = regs.Vecs("weight", kTileVectors);
   const auto activation = regs.Vecs("activation", lanes.wide() ? 4 : 2);
   int turn = 0;
   for (int step = 0; step < count; ++step) {
     if (!unpack) EmitPrefetch(plan, b, step * kRowBytes + first * lanes.bytes(), kTileVectors * lanes.bytes(), e);
+    if (next != nullptr && step % kNextEvery == 0) {
+      e.prefetcht1(e.ptr[*next]);
+      e.add(*next, *next_step);
+    }
     for (int v = 0; v < kTileVectors; ++v) {
       e.vmovups(lanes(weight[v]), e.ptr[b + step * kRowBytes + (first + v) * lanes.bytes()]);
     }
     for (int row = 0; row < rows; ++row) {
       const auto x = lanes(activation[turn++ % activation.size()]);
-      e.vbroadcastss(x, e.ptr[a + row * desc.lda_bytes + 4 * step]);
+      e.vbroadcastss(x, e.ptr[a + row * a_row + 4 * step]);
       for (int v = 0; v < kTileVectors; ++v) {
         const auto sum = lanes(acc[row * kTileVectors + v]);
         if (ops.dot) {
@@ -256,29 +705,24 @@ void Panels::TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, co
       }
     }
   }
-  e.add(a, 4 * count);
-  e.add(b, kRowBytes * count);
+  if (count < kTileSteps) return;
+  Add(a, a_chunk);
+  Add(b, kRowBytes * count);
 }
 
-// The epilogue of the rows from m on.
-void Panels::Finish() {
+// The epilogue of the tile's rows.
+void Panels::Finish(int rows, const Rows& at) {
   const auto sums = regs.Gpr("sums"), left = regs.Gpr("left"), c = regs.Gpr("c"), residual = regs.Gpr("residual"),
              bias = regs.Gpr("bias");
-  const auto offset = regs.Gpr("offset");
-  e.imul(c, m, static_cast<int>(desc.ldc_bytes));
-  e.imul(offset, n, PanelBytesOfC(desc));
-  e.add(c, offset);
   if (desc.epilogue.residual) {
-    e.mov(residual, e.ptr[*args + offsetof(GemmArgs, residual)]);
-    e.add(residual, c);
+    e.mov(residual, Arg(offsetof(GemmArgs, residual)));
+    e.add(residual, at.c);
   }
-  e.add(c, e.ptr[*args + offsetof(GemmArgs, c)]);
-  if (desc.epilogue.bias) {
-    e.imul(bias, n, kRowBytes);
-    e.add(bias, e.ptr[*args + offsetof(GemmArgs, bias)]);
-  }
-  e.mov(sums, e.ptr[*args + offsetof(GemmArgs, scratch)]);
-  e.mov(left, At(kRows));
+  e.mov(c, Arg(offsetof(GemmArgs, c)));
+  e.add(c, at.c);
+  if (desc.epilogue.bias) e.mov(bias, At(kBias));
+  e.mov(sums, at.sums);
+  e.mov(left, rows);
   Xbyak::Label row;
   e.L(row);
   {
@@ -287,12 +731,15 @@ void Panels::Finish() {
     for (int v = 0; v < lanes.per_panel(); ++v) {
       list.push_back(acc[v]);
       e.vmovaps(lanes(acc[v]), e.ptr[*sums + v * lanes.bytes()]);
+      if (pairs && !several) {
+        e.vmulps(lanes(acc[v]), lanes(acc[v]), e.ptr[at.b + static_cast<int>(scratch.weights) + v * lanes.bytes()]);
+      }
     }
     EmitRowEpilogue(desc, list, {*c, *residual, *bias}, 0, e, regs, lanes);
   }
-  e.add(sums, kRowBytes);
-  e.add(c, static_cast<int>(desc.ldc_bytes));
-  if (desc.epilogue.residual) e.add(residual, static_cast<int>(desc.ldc_bytes));
+  Add(sums, kRowBytes);
+  Add(c, desc.ldc_bytes);
+  if (desc.epilogue.residual) Add(residual, desc.ldc_bytes);
   e.dec(left);
   e.jnz(row);
 }

@@ -22,7 +22,7 @@ struct GemmPlan {
   int64_t k_block = 0;
   // Rows that share one unpacked k block when k is blocked; 0: all rows of the call.
   int64_t m_block = 0;
-  // Panels that rows go over while they are in L1 (tiles); 0: one after the other, each with all rows.
+  // Panels that rows go over while they are in L1 or L2; 0: one after the other, each with all rows.
   int64_t n_block = 0;
   // Software prefetch of packed weights: one prefetch each `prefetch_every` bytes, `prefetch_distance` bytes ahead.
   PrefetchHint prefetch = PrefetchHint::kNone;
@@ -33,6 +33,8 @@ struct GemmPlan {
   // Activation dwords are broadcast once into a register and used for both column groups (true), or are an embedded
   // broadcast of every dot product (false).
   bool broadcast_a = false;
+  // Many rows: the next chunk of a strip is prefetched into L1 while this one is multiplied.
+  bool prefetch_a = false;
   // Tables of 64 and 128 bytes are looked up in registers (vpermb, vpermi2b).
   bool vbmi = false;
   // ymm with vpdpbusd (AVX-VNNI).

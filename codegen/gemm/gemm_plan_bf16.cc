@@ -8,9 +8,6 @@ absl::StatusOr<GemmPlan> PlanGemmBf16Dot(const GemmDesc& desc, const TargetInfo&
   if (desc.w.type != DType::kBF16 && !HasScalesOutside(desc.w.type)) {
     return Unimplemented("weights are {}, this kernel takes bf16, i8, f8e4m3 and i4", ToString(desc.w));
   }
-  if (desc.w.type != DType::kBF16 && desc.rows == 0) {
-    return Unimplemented("many rows by {} weights, this kernel takes few", ToString(desc.w));
-  }
   return PlanFloat(desc, target, {.wide = true, .dot = true});
 }
 

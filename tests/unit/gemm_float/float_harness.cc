@@ -11,6 +11,7 @@
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/gemm/random_panels.h"
+#include "ir/support/act_layout.h"
 
 namespace xjit::testing {
 
@@ -169,6 +170,14 @@ Problem::Problem(DType a, const Encoding& w, int64_t m, int64_t n, int64_t k, Ep
   ldc_bytes_ = c_columns() * 4 + 20;
 
   a_ = std::make_unique<GuardedBuffer>((m - 1) * lda_bytes_ + a_row, 0);
+  // Rows of the last strip beyond m are not numbers.
+  const StripLayout strips = Bf16Strips(k);
+  strips_ = std::make_unique<GuardedBuffer>(a == DType::kBF16 ? static_cast<size_t>(strips.bytes(m)) : 0, 0xFF);
+  if (a == DType::kBF16) {
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t b = 0; b < strips.chunks() * kStripChunk; ++b) strips_->data()[strips.offset(i, b)] = 0;
+    }
+  }
   a_values_.assign(static_cast<size_t>(m), std::vector<float>(static_cast<size_t>(k)));
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < k; ++j) {
@@ -180,6 +189,7 @@ Problem::Problem(DType a, const Encoding& w, int64_t m, int64_t n, int64_t k, Ep
         const uint16_t bits = Bf16(value);
         value = std::bit_cast<float>(uint32_t{bits} << 16);
         std::memcpy(row + 2 * j, &bits, 2);
+        std::memcpy(strips_->data() + strips.offset(i, 2 * j), &bits, 2);
       }
       a_values_[static_cast<size_t>(i)][static_cast<size_t>(j)] = value;
     }
@@ -220,13 +230,15 @@ GemmDesc Problem::Desc(int rows) const {
           .a = a_type_,
           .w = w_type_,
           .rows = rows,
+          .strips = a_type_ == DType::kBF16 && rows == 0,
           .lda_bytes = lda_bytes_,
           .ldc_bytes = ldc_bytes_,
           .epilogue = epilogue_};
 }
 
-GemmArgs Problem::Args(int64_t m0) const {
-  return {.a = a_->data() + m0 * lda_bytes_,
+GemmArgs Problem::Args(bool few, int64_t m0) const {
+  const bool strips = !few && a_type_ == DType::kBF16;
+  return {.a = strips ? strips_->data() : a_->data() + m0 * lda_bytes_,
           .w = w_->data(),
           .c = reinterpret_cast<float*>(c_->data() + m0 * ldc_bytes_),
           .residual = epilogue_.residual ? reinterpret_cast<float*>(residual_->data() + m0 * ldc_bytes_) : nullptr,
@@ -239,7 +251,7 @@ void Problem::Poison() { std::memset(c_->data(), kPoison, c_->size()); }
 std::string Problem::Call(const Built& built, int64_t n0, int64_t n1, int64_t m0, int64_t m1) {
   const bool few = built.plan.scratch_bytes == 0 || built.plan.m_block <= kMaxFewRows;
   GuardedBuffer scratch(static_cast<size_t>(RoundUp(built.plan.scratch_bytes, 64)), 0xFF);
-  GemmArgs args = Args(few ? m0 : 0);
+  GemmArgs args = Args(few, few ? m0 : 0);
   args.scratch = scratch.data();
   const int64_t changed = few ? WatchedCall()(&args, n0, n1, 0, m1 - m0, built.kernel.fn)
                               : WatchedCall()(&args, n0, n1, m0, m1, built.kernel.fn);
@@ -298,7 +310,7 @@ std::vector<float> Problem::FmaChain() const {
 
 std::vector<float> Problem::Reference() const {
   std::vector<uint8_t> c(c_->size());
-  GemmArgs args = Args(0);
+  GemmArgs args = Args(false, 0);
   args.c = reinterpret_cast<float*>(c.data());
   GemmRef(Desc(0), args, 0, n_ / kPanelColumns, 0, m_);
   std::vector<float> out;

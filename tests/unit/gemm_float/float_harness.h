@@ -45,7 +45,7 @@ absl::Status Build(const FloatRow& row, const GemmDesc& desc, Built* built, int6
 bool HostHasVbmi();
 absl::Status BuildWith(const FloatRow& row, const GemmDesc& desc, const GemmPlan& plan, Built* built);
 
-// One product of m rows. Strides leave a gap after each row of A and C.
+// One product of m rows. Strides leave a gap after each row of A and C; many rows of bf16 lie in strips.
 class Problem {
  public:
   Problem(DType a, const Encoding& w, int64_t m, int64_t n, int64_t k, Epilogue epilogue, uint32_t seed);
@@ -79,7 +79,7 @@ class Problem {
   std::vector<float> Tolerance() const;
 
  private:
-  GemmArgs Args(int64_t m0) const;
+  GemmArgs Args(bool few, int64_t m0) const;
 
   DType a_type_;
   Encoding w_type_;
@@ -87,7 +87,7 @@ class Problem {
   Epilogue epilogue_;
   int64_t lda_bytes_, ldc_bytes_;
   std::vector<std::vector<float>> a_values_, w_values_;  // [m][k], [n][k]
-  std::unique_ptr<GuardedBuffer> a_, w_, c_, bias_, residual_;
+  std::unique_ptr<GuardedBuffer> a_, strips_, w_, c_, bias_, residual_;
 };
 
 // Bits of `got` and `want` differ first here ("" if nowhere).

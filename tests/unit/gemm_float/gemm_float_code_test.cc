@@ -43,7 +43,15 @@ CodeFacts FactsOf(const Kernel& kernel) {
 const Epilogue kAll = {.bias = true, .silu_mul = true, .residual = true};
 
 GemmDesc Desc(DType a, DType w, int rows) {
-  return {.n = 96, .k = 512, .a = a, .w = w, .rows = rows, .lda_bytes = 2048, .ldc_bytes = 384, .epilogue = kAll};
+  return {.n = 96,
+          .k = 512,
+          .a = a,
+          .w = w,
+          .rows = rows,
+          .strips = a == DType::kBF16 && rows == 0,
+          .lda_bytes = 2048,
+          .ldc_bytes = 384,
+          .epilogue = kAll};
 }
 
 CodeFacts FactsOf(const FloatRow& row, DType w, int rows) {
@@ -58,8 +66,8 @@ void ExpectOnly(const CodeFacts& facts, const std::set<std::string>& allowed, co
   for (const std::string& set : facts.isa_sets) EXPECT_TRUE(allowed.count(set)) << what << " uses " << set;
 }
 
-const std::set<std::string> kScalar = {"I86",  "I186", "I386",    "I486REAL",    "LONGMODE",
-                                       "CMOV", "PPRO", "FAT_NOP", "SSE_PREFETCH"};
+const std::set<std::string> kScalar = {"I86",  "I186", "I386",    "I486REAL",     "LONGMODE",
+                                       "CMOV", "PPRO", "FAT_NOP", "SSE_PREFETCH", "PREFETCH_NOP"};
 
 std::set<std::string> With(std::set<std::string> base, const std::set<std::string>& more) {
   base.insert(more.begin(), more.end());
@@ -125,10 +133,17 @@ TEST(GemmFloatPlan, RefusesWithTheReason) {
     bad.lda_bytes = 2044;
     EXPECT_EQ(reason(*row, bad), "rows of 2044 and 384 bytes overlap: a row of a takes 2048, of c 192");
     bad = good;
+    bad.strips = true;
+    EXPECT_EQ(reason(*row, bad), "activations are in strips, this kernel takes rows");
+    bad = good;
     bad.lda_bytes = int64_t{1} << 40;
     EXPECT_EQ(reason(*row, bad), "a row of 1099511627776 or 384 bytes is longer than 67108864");
   }
   EXPECT_EQ(reason(kBf16Dot, Desc(DType::kBF16, DType::kBF16, 3)), "accepted");
+  GemmDesc rows = Desc(DType::kBF16, DType::kBF16, 0);
+  EXPECT_EQ(reason(kBf16Dot, rows), "accepted");
+  rows.strips = false;
+  EXPECT_EQ(reason(kBf16Dot, rows), "activations are in rows, this kernel takes strips");
   EXPECT_EQ(reason(kBf16Dot, Desc(DType::kF32, DType::kBF16, 3)), "activations are f32, this kernel takes bf16");
   EXPECT_EQ(reason(kBf16Dot, Desc(DType::kBF16, DType::kQ8_0, 3)),
             "weights are q8_0, this kernel takes bf16, i8, f8e4m3 and i4");
@@ -149,7 +164,7 @@ TEST(GemmFloatPlan, BlocksAreWholeForAnyCache) {
           ASSERT_TRUE(plan.ok());
           EXPECT_EQ(plan->k_block % PackedBlockElems(w), 0) << Name(w) << " " << ToString(*plan);
           EXPECT_EQ(plan->scratch_bytes % 64, 0);
-          EXPECT_LE(plan->tile_rows, row == &kFma2 ? 6 : 12);
+          EXPECT_LE(plan->tile_rows, row == &kFma2 ? 6 : 8);
         }
       }
     }
@@ -162,9 +177,9 @@ TEST(GemmFloatPlan, DependsOnTheTargetNotTheHost) {
   desc.lda_bytes = 4 * desc.k;
   TargetInfo target;
   target.l2_bytes = 512 << 10;
-  EXPECT_EQ(kFma512.plan(desc, target)->k_block, 2048);
+  EXPECT_EQ(kFma512.plan(desc, target)->k_block, 512);
   target.l2_bytes = 2 << 20;
-  EXPECT_EQ(kFma512.plan(desc, target)->k_block, 8192);
+  EXPECT_EQ(kFma512.plan(desc, target)->k_block, 1792);
   EXPECT_LT(kFma512.plan(desc, target)->cost, kFma2.plan(desc, target)->cost);
 }
 

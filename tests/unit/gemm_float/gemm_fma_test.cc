@@ -26,7 +26,7 @@ std::vector<int64_t> Depths(DType w) {
     case 32:
       return {32, 96, 256, 576};
     default:
-      return {1, 2, 7, 16, 33, 80, 96, 256, 577};
+      return {1, 2, 7, 16, 17, 33, 80, 96, 256, 577};
   }
 }
 
@@ -71,11 +71,12 @@ TEST_P(GemmFma, FewRowsGiveTheChainsBits) {
 
 TEST_P(GemmFma, ManyRowsGiveTheChainsBits) {
   for (const int64_t k : Depths(w())) {
-    for (const int64_t m : {1, 5, 6, 7, 11, 12, 13, 25}) {
-      Problem p(DType::kF32, w(), m, 64, k, m % 2 == 0 ? kBiasResidual : kSums, static_cast<uint32_t>(m + k));
+    for (const int64_t m : {1, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 25}) {
+      Problem p(DType::kF32, w(), m, 32 * (1 + m % 3), k, m % 2 == 0 ? kBiasResidual : kSums,
+                static_cast<uint32_t>(m + k));
       Built built;
       ASSERT_TRUE(Build(row(), p.Desc(0), &built).ok());
-      ExpectChain(p, 0, built, fmt::format("{} x 64 x {}: {}", m, k, ToString(built.plan)));
+      ExpectChain(p, 0, built, fmt::format("{} rows, depth {}: {}", m, k, ToString(built.plan)));
     }
   }
 }
@@ -85,11 +86,11 @@ TEST_P(GemmFma, BlockedDepthAndRowsKeepTheBits) {
   Problem p(DType::kF32, w(), 31, 64, k, kBiasResidual, 5);
   Built built;
   ASSERT_TRUE(Build(row(), p.Desc(0), &built, 64 << 10).ok());
-  EXPECT_EQ(built.plan.k_block, 256);
+  EXPECT_EQ(built.plan.k_block, std::max(64, PackedBlockElems(w())));
   ExpectChain(p, 0, built, "small L2");
   GemmPlan plan = built.plan;
   plan.m_block = 14;
-  plan.scratch_bytes = (plan.m_block + plan.k_block) * 128;
+  plan.scratch_bytes = plan.n_block * (plan.m_block + plan.k_block) * 128;
   Built small;
   ASSERT_TRUE(BuildWith(row(), p.Desc(0), plan, &small).ok());
   ExpectChain(p, 0, small, "small m_block");

@@ -1,5 +1,5 @@
 // Weights whose scales lie outside (f8e4m3, i8, i4), every kind of scales: the f32 kernels give a chain of std::fma
-// over the unpacked weights bit for bit, few rows of bf16 the reference within the bound of its roundings; both ways to
+// over the unpacked weights bit for bit, bf16 rows the reference within the bound of its roundings; both ways to
 // look bytes up.
 #include <gtest/gtest.h>
 
@@ -90,18 +90,17 @@ TEST_P(GemmScaled, FewRows) {
 }
 
 TEST_P(GemmScaled, ManyRows) {
-  if (dot()) GTEST_SKIP() << "few rows only";
   int turn = 0;
   for (const int64_t k : Depths(w())) {
-    for (const int64_t m : {1, 7, 13, 25}) {
+    for (const int64_t m : {1, 7, 8, 13, 17, 40}) {
       const Epilogue epilogue = kEpilogues[turn++ % 4];
-      Problem p(row().a, w(), m, 64, k, epilogue, static_cast<uint32_t>(m + k));
+      Problem p(row().a, w(), m, 32 * (1 + (m + k) % 3), k, epilogue, static_cast<uint32_t>(m + k));
       Expect(p, 0, epilogue);
       if (HasFatalFailure()) return;
     }
   }
-  // Blocks of unpacked k that cut scale blocks' walk.
-  Problem p(row().a, w(), 14, 64, 640, {}, 5);
+  // Several blocks of unpacked k, which cut scale blocks' walk.
+  Problem p(row().a, w(), 14, 64, 1056, {}, 5);
   Expect(p, 0, {}, 32 << 10);
 }
 
@@ -121,11 +120,17 @@ TEST_P(GemmScaled, RowsDoNotDependOnTheirNumber) {
     }
     EXPECT_EQ(FirstDifference(p.CopyC(), want, p.c_columns()), "") << rows << " rows";
   }
+  for (const int64_t l2 : {int64_t{0}, int64_t{32} << 10}) {
+    Built many;
+    ASSERT_TRUE(Build(row(), p.Desc(0), &many, l2, vbmi()).ok());
+    p.Poison();
+    EXPECT_EQ(p.Call(many, 0, 2, 0, kMaxFewRows), "");
+    EXPECT_EQ(FirstDifference(p.CopyC(), want, p.c_columns()), "") << "many rows: " << ToString(many.plan);
+  }
 }
 
 TEST_P(GemmScaled, ScalesOfZeroGiveZeros) {
   for (const int rows : {1, 5, 0}) {
-    if (rows == 0 && dot()) continue;
     Problem p(row().a, w(), rows == 0 ? 13 : rows, 32, 192, {}, 4);
     const ScaledBlocks blocks = ScaledBlocksOf(w(), 192);
     for (int64_t b = 0; b < blocks.count(192); ++b) {
@@ -143,7 +148,6 @@ TEST_P(GemmScaled, NanCodesReachTheirColumnAlone) {
   constexpr int64_t kDepth = 192;
   for (const uint8_t code : {0x7F, 0xFF}) {
     for (const int rows : {1, 4, 0}) {
-      if (rows == 0 && dot()) continue;
       Problem p(row().a, w(), rows == 0 ? 13 : rows, 64, kDepth, {}, 4);
       // One code of column 7 of each panel (byte 2 (7 % 4) of 16-byte lane 1 of a unit's group 0).
       for (int64_t panel = 0; panel < 2; ++panel) {
@@ -162,14 +166,18 @@ TEST_P(GemmScaled, NanCodesReachTheirColumnAlone) {
   }
 }
 
-TEST(GemmScaledPlan, RefusesWithTheReason) {
-  Problem p(DType::kBF16, Encoding::Fp8Blocks(), 9, 32, 128, {}, 1);
-  const auto plan = kBf16Dot.plan(p.Desc(0), {});
-  ASSERT_FALSE(plan.ok());
-  EXPECT_EQ(Message(plan.status()), "many rows by f8e4m3<128x128> weights, this kernel takes few");
-  GemmDesc desc = p.Desc(1);
-  desc.w = {DType::kF8E4M3, {.kind = Scales::Kind::kGroup, .cols = 48}};
-  EXPECT_FALSE(kBf16Dot.plan(desc, {}).ok());
+TEST(GemmScaledPlan, BlocksOfDepthAreWholeScaleBlocks) {
+  for (const Encoding& w : ScaledEncodings()) {
+    for (const int64_t l2 : {int64_t{16} << 10, int64_t{1} << 20}) {
+      Problem p(DType::kBF16, w, 9, 64, 4160, {}, 1);
+      TargetInfo target;
+      target.l2_bytes = l2;
+      const auto plan = kBf16Dot.plan(p.Desc(0), target);
+      ASSERT_TRUE(plan.ok());
+      const int64_t depth = ScaledBlocksOf(w, 4160).depth;
+      EXPECT_EQ(plan->k_block % (depth == 4160 ? 32 : depth), 0) << TestName(w) << " " << ToString(*plan);
+    }
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "codegen/cpu.h"
 #include "codegen/kernel_rows.h"
 #include "codegen/verify_kernels.h"
+#include "ir/support/act_layout.h"
 #include "ir/support/q8_layout.h"
 
 namespace xjit {
@@ -265,6 +266,19 @@ TEST(Verify, EveryGemmRow) {
   }
 }
 
+TEST(Verify, EveryInt8Row) {
+  for (int rows : {0, 1, 3}) {
+    GemmDesc desc{.n = 64, .k = 100, .a = DType::kI8Act, .w = Encoding::Int8(), .rows = rows, .strips = rows == 0};
+    desc.lda_bytes = I8Layout{desc.k}.row_bytes();
+    desc.ldc_bytes = 4 * desc.n;
+    for (const Epilogue& epilogue :
+         {Epilogue{}, Epilogue{.bias = true, .residual = true}, Epilogue{.silu_mul = true}}) {
+      desc.epilogue = epilogue;
+      EXPECT_GT(VerifyRows(desc), 0);
+    }
+  }
+}
+
 TEST(Verify, EveryAttentionRow) {
   for (DType kv : {DType::kF32, DType::kBF16}) {
     for (DType q : {DType::kF32, DType::kBF16}) {
@@ -280,8 +294,17 @@ TEST(Verify, EveryAttentionRow) {
 }
 
 TEST(Verify, EveryRowKernel) {
-  for (DType out : {DType::kF32, DType::kBF16, DType::kQ8Act}) {
-    for (bool norm : {false, true}) EXPECT_GT(VerifyRows(Prepare(out, norm)), 0);
+  for (DType out : {DType::kF32, DType::kBF16, DType::kQ8Act, DType::kI8Act}) {
+    for (bool norm : {false, true}) {
+      PrepareDesc desc = Prepare(out, norm);
+      EXPECT_GT(VerifyRows(desc), 0);
+      desc.gather = true;
+      EXPECT_GT(VerifyRows(desc), 0);
+      desc.strips = true;
+      if (HasStrips(out)) {
+        EXPECT_GT(VerifyRows(desc), 0);
+      }
+    }
   }
   for (EltwiseOp op : {EltwiseOp::kAdd, EltwiseOp::kMul, EltwiseOp::kSilu, EltwiseOp::kSiluMul, EltwiseOp::kAddRow}) {
     EXPECT_GT(VerifyRows(EltwiseDesc{.op = op, .cols = 100, .lda_bytes = 400, .ldb_bytes = 400, .ldy_bytes = 400}), 0);

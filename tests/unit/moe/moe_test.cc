@@ -15,11 +15,22 @@ struct Weights {
 };
 
 const Weights kWeights[] = {
-    {"f32", DType::kF32, DType::kF32, 72, 40},           {"f16", DType::kF16, DType::kF16, 72, 40},
-    {"bf16", DType::kBF16, DType::kBF16, 72, 40},        {"q8_0", DType::kQ8_0, DType::kQ8_0, 96, 64},
-    {"q4_0", DType::kQ4_0, DType::kQ4_0, 96, 64},        {"q4_k", DType::kQ4_K, DType::kQ4_K, 256, 256},
+    {"f32", DType::kF32, DType::kF32, 72, 40},
+    {"f16", DType::kF16, DType::kF16, 72, 40},
+    {"bf16", DType::kBF16, DType::kBF16, 72, 40},
+    {"q8_0", DType::kQ8_0, DType::kQ8_0, 96, 64},
+    {"q4_0", DType::kQ4_0, DType::kQ4_0, 96, 64},
+    {"q4_k", DType::kQ4_K, DType::kQ4_K, 256, 256},
     {"q4_k_q6_k", DType::kQ4_K, DType::kQ6_K, 256, 256},
+    {"int8", Encoding::Int8(), Encoding::Int8(), 72, 40},
+    {"fp8", Encoding::Fp8Blocks(), Encoding::Fp8Blocks(), 160, 144},
+    {"int4", Encoding::Int4(32, true), Encoding::Int4(32, false), 96, 64},
 };
+
+// Many rows of fp8 are multiplied as bf16 on tiles and as f32, not yet by pairs in vectors.
+bool LacksKernel(const Weights& weights, Isa isa, int64_t rows) {
+  return weights.gate_up.type == DType::kF8E4M3 && isa == Isa::kAvx512Bf16 && rows > kMaxFewRows;
+}
 
 MoeTestShape ShapeOf(const Weights& w, int64_t experts, int64_t slots) {
   return {.experts = experts,
@@ -41,7 +52,7 @@ TEST_P(MoeWeights, RunLengths) {
   std::vector<float> first;
   for (const int threads : {1, 2, 3}) {
     MoeHarness moe(shape, isa, step.rows, threads);
-    if (!moe.has_isa()) GTEST_SKIP() << moe.why();
+    if (!moe.has_isa() || LacksKernel(weights, isa, step.rows)) GTEST_SKIP() << moe.why();
     ASSERT_TRUE(moe.ok()) << moe.why();
     const std::vector<float> out = moe.Run(step);
     if (threads == 1) {
@@ -125,6 +136,7 @@ TEST(Moe, NanStaysInItsRow) {
   for (const Weights& weights : kWeights) {
     const MoeTestShape shape = ShapeOf(weights, 3, 2);
     for (const int64_t rows : {4, 40}) {
+      if (LacksKernel(weights, HostIsa(), rows)) continue;
       MoeHarness moe(shape, HostIsa(), rows, 2);
       ASSERT_TRUE(moe.ok()) << moe.why();
       MoeStep step = RandomStep(shape, rows, 6);

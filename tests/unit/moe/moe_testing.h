@@ -15,7 +15,7 @@
 
 namespace xjit::testing {
 
-inline constexpr Isa kMoeIsas[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16};
+inline constexpr Isa kMoeIsas[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx};
 
 // Sizes that hold blocks of any encoding, or odd ones where it has none.
 struct MoeTestShape {
