@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "ir/support/ref/dequant.h"
 #include "ir/support/ref/eltwise.h"
 #include "ir/support/ref/norm.h"
 
