@@ -5,6 +5,7 @@
 //   const auto acc = regs.Vecs("acc", 12);     // acc[i] is the register's index: Zmm(acc[i]) or Ymm(acc[i])
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -60,6 +61,8 @@ class Regs {
 
   Gpr64 Gpr(std::string_view name);
   VecList Vecs(std::string_view name, int count = 1);
+  // Vector registers that no name has.
+  int FreeVecs() const { return vectors_ - std::popcount(vec_used_); }
   // rdi, rsi, rdx, rcx, r8 may be handed out from now on.
   void FreeArguments() { gpr_used_ &= ~kArguments; }
   // The first name that found no register; a kernel's emit function returns it.

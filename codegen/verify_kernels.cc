@@ -13,7 +13,9 @@
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/gemm/random_panels.h"
+#include "codegen/rows/rows_plan.h"
 #include "codegen/rows/rows_ref.h"
+#include "ir/support/act_layout.h"
 #include "ir/support/align.h"
 #include "ir/support/q8_layout.h"
 #include "ir/support/ref/norm.h"
@@ -364,32 +366,94 @@ absl::Status CompareRecords(const Kernel& kernel, int64_t m, const Q8Layout& lay
 
 }  // namespace
 
+namespace {
+
+// Prepared rows, whichever way they lie.
+class PreparedRows {
+ public:
+  PreparedRows(const PrepareDesc& desc, int64_t rows) : desc_(desc), bytes_(Size(desc, rows)) {}
+  std::byte* data() { return bytes_.as<std::byte>(0); }
+  Bytes& bytes() { return bytes_; }
+
+  template <typename T>
+  T Value(int64_t m, int64_t i) {
+    const int64_t b = i * static_cast<int64_t>(sizeof(T));
+    return *bytes_.as<T>(desc_.strips ? OutputStrips(desc_).offset(m, b) : m * desc_.ldo_bytes + b);
+  }
+  double Float(int64_t m, int64_t i) {
+    return desc_.out == DType::kF32 ? Value<float>(m, i) : Bf16ToF32(Value<uint16_t>(m, i));
+  }
+  // Of i8act: the row's scale and its negative sum.
+  float Scale(int64_t m) { return *bytes_.as<float>(TailAt(m)); }
+  int32_t NegSum(int64_t m) { return *bytes_.as<int32_t>(TailAt(m) + (desc_.strips ? 4 * kStripRows : 4)); }
+
+ private:
+  static int64_t Size(const PrepareDesc& desc, int64_t rows) {
+    if (desc.strips) return OutputStrips(desc).bytes(rows);
+    const int64_t row = desc.out == DType::kQ8Act   ? Q8Layout{desc.cols}.row_bytes()
+                        : desc.out == DType::kI8Act ? I8Layout{desc.cols}.row_bytes()
+                                                    : AlignUp(desc.cols, 2) * SizeOf(desc.out);
+    return (rows - 1) * desc.ldo_bytes + row;
+  }
+  int64_t TailAt(int64_t m) const {
+    if (!desc_.strips) return m * desc_.ldo_bytes + I8Layout{desc_.cols}.scale_offset();
+    const StripLayout strips = OutputStrips(desc_);
+    return m / kStripRows * strips.strip_bytes() + strips.tail_offset() + m % kStripRows * 4;
+  }
+
+  const PrepareDesc desc_;
+  Bytes bytes_;
+};
+
+// A row of one scale: as CompareRecords.
+absl::Status CompareI8(const Kernel& kernel, int64_t m, int64_t cols, double bound, PreparedRows& got,
+                       PreparedRows& want) {
+  const int slack = bound > 0 ? 1 : 0;
+  int32_t sum = 0;
+  for (int64_t i = 0; i < cols; ++i) {
+    const int q = got.Value<int8_t>(m, i), expected = want.Value<int8_t>(m, i);
+    if (std::abs(q - expected) > slack) return Differs(kernel, m, i, q, expected, slack);
+    sum += q;
+  }
+  if (!Within(got.Scale(m), want.Scale(m), bound * want.Scale(m))) {
+    return Differs(kernel, m, 0, got.Scale(m), want.Scale(m), bound * want.Scale(m));
+  }
+  if (got.NegSum(m) == -sum) return absl::OkStatus();
+  return Internal("{}: row {}: the sum is not that of its integers", kernel.name, m);
+}
+
+}  // namespace
+
 absl::Status VerifyKernel(const PrepareDesc& desc, const Kernel& kernel) {
   Noise noise;
-  constexpr int64_t kRows = 3;
-  const bool q8 = desc.out == DType::kQ8Act, f32 = desc.out == DType::kF32;
-  const int64_t out_bytes =
-      (kRows - 1) * desc.ldo_bytes + (q8 ? Q8Layout{desc.cols}.row_bytes() : AlignUp(desc.cols, 2) * SizeOf(desc.out));
-  Bytes x(kRows * desc.ldx_bytes), gain(desc.cols * 4), out(out_bytes), want(out_bytes);
-  noise.Fill(x.as<float>(), kRows * desc.ldx_bytes / 4);
+  const int64_t rows = desc.strips ? kStripRows + 3 : 3;
+  Bytes x(rows * desc.ldx_bytes), gain(desc.cols * 4), order(desc.cols * 4);
+  PreparedRows out(desc, rows), want(desc, rows);
+  noise.Fill(x.as<float>(), rows * desc.ldx_bytes / 4);
   noise.Fill(gain.as<float>(), desc.cols);
-  PrepareArgs args{.x = x.as<float>(), .gain = gain.as<float>(), .out = want.data()};
-  PrepareRef(desc, args, 0, kRows);
+  // Any order: every third column, around and around.
+  for (int64_t i = 0; i < desc.cols; ++i) order.as<int32_t>()[i] = static_cast<int32_t>(3 * i % desc.cols);
+  PrepareArgs args{.x = x.as<float>(), .gain = gain.as<float>(), .out = want.data(), .order = order.as<int32_t>()};
+  PrepareRef(desc, args, 0, rows);
   args.out = out.data();
-  kernel.fn(&args, 0, 1, 0, kRows);
+  kernel.fn(&args, 0, 1, 0, rows);
   const double norm = desc.norm ? ref::RmsNormBound(desc.cols, 64) : 0;  // 64: the fewest partial sums of any row
-  for (int64_t m = 0; m < kRows; ++m) {
-    const int64_t at = m * desc.ldo_bytes;
-    if (q8) {
+  const double record_bound = norm + (desc.norm ? 2 * kUnit : 0);
+  for (int64_t m = 0; m < rows; ++m) {
+    if (desc.out == DType::kQ8Act) {
       XJIT_RETURN_IF_ERROR(
-          CompareRecords(kernel, m, Q8Layout{desc.cols}, norm + (desc.norm ? 2 * kUnit : 0), out, want, at));
+          CompareRecords(kernel, m, Q8Layout{desc.cols}, record_bound, out.bytes(), want.bytes(), m * desc.ldo_bytes));
+      continue;
+    }
+    if (desc.out == DType::kI8Act) {
+      XJIT_RETURN_IF_ERROR(CompareI8(kernel, m, desc.cols, record_bound, out, want));
       continue;
     }
     for (int64_t i = 0; i < desc.cols; ++i) {
-      const float got = f32 ? out.as<float>(at)[i] : Bf16ToF32(out.as<uint16_t>(at)[i]);
-      const float expected = f32 ? want.as<float>(at)[i] : Bf16ToF32(want.as<uint16_t>(at)[i]);
+      const double got = out.Float(m, i), expected = want.Float(m, i);
       // In bf16 a difference may move a value across a tie to the next one, 2^-7 away at most.
-      const double bound = (norm > 0 && !f32 ? 0x1p-7 + norm : norm) * std::fabs(expected) + FLT_MIN;
+      const double bound =
+          (norm > 0 && desc.out == DType::kBF16 ? 0x1p-7 + norm : norm) * std::fabs(expected) + FLT_MIN;
       if (!Within(got, expected, bound)) return Differs(kernel, m, i, got, expected, bound);
     }
   }

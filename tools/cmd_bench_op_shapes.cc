@@ -75,7 +75,7 @@ absl::StatusOr<GemmDesc> GemmShape::Desc(const TargetInfo& target) const {
   }
   desc.w = *w;
   desc.rows = m <= kMaxFewRows ? static_cast<int>(m) : 0;
-  desc.strips = desc.rows == 0 && desc.a == DType::kBF16;
+  desc.strips = StripsFor(desc.a, desc.rows == 0);
   desc.lda_bytes = RowStrideBytes(desc.a, k);
   desc.ldc_bytes = RowStrideBytes(DType::kF32, desc.n / (epilogue.silu_mul ? 2 : 1));
   desc.epilogue = epilogue;

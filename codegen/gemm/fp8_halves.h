@@ -46,8 +46,9 @@ class TableHalves {
 
 class Fp8Halves {
  public:
-  // Keeps registers from its making to its end, Kept(vbmi); `vbmi` only with wide lanes.
-  Fp8Halves(bool vbmi, Emitter& e, Regs& regs, const Lanes& lanes);
+  // Keeps registers from its making to its end, Kept(vbmi); `vbmi` only with wide lanes. Without it, constants are also
+  // kept, as far as `spare` registers hold them, which saves a load for each use.
+  Fp8Halves(bool vbmi, Emitter& e, Regs& regs, const Lanes& lanes, int spare = 0);
   static int Kept(bool vbmi) { return vbmi ? 5 : 0; }
   // Further registers that Convert takes.
   static int Scratch(bool vbmi) { return vbmi ? 1 : 3; }
@@ -59,6 +60,25 @@ class Fp8Halves {
   void Convert(int x, int low) const;
 
  private:
+  // Constants of ByNibbles: tables of 16, then what a byte is compared, masked or added with.
+  enum Constant {
+    kSignAndExponent,
+    kLowOfSmall,
+    kHighOfSmall,
+    kHighOfNan,
+    kNanIndex,
+    kMagnitude,
+    kSmallIndex,
+    kUpper,
+    kLower,
+    kConstants
+  };
+  static VectorBytes Bytes(Constant c);
+  bool IsKept(Constant c) const { return static_cast<size_t>(c) < constants_.size(); }
+  Xbyak::Address Memory(Constant c) const { return lanes_.Const(Bytes(c).data()); }
+  void And(int dst, int src, Constant mask) const;
+  void Add(int dst, int src, Constant c) const;
+  void Pick(int dst, Constant table, int index) const;  // dst = table[index]
   void ByNibbles(int x, int low, int high) const;
 
   const bool vbmi_;
@@ -67,6 +87,7 @@ class Fp8Halves {
   const Lanes lanes_;
   const TableHalves tables_;
   const Regs::VecList sign_;
+  const Regs::VecList constants_;  // the first ones
 };
 
 }  // namespace xjit

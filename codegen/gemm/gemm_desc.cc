@@ -67,6 +67,7 @@ std::string ToString(const GemmPlan& plan) {
                      plan.prefetch_distance, plan.prefetch_every);
   }
   if (plan.prefetch_next_panel) s += ", prefetch next panel";
+  if (plan.prefetch_a) s += ", prefetch a";
   return s + fmt::format(", scratch {}, cost {:.1f}", plan.scratch_bytes, plan.cost);
 }
 

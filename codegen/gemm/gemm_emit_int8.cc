@@ -364,7 +364,8 @@ class Int8Kernel {
       constexpr int kEvery = 4;  // units
       if (unit % kEvery == 0) e_.prefetcht1(e_.ptr[RegExp(prefetch_) + unit / kEvery * 64]);
       if (unit == kInt8Chunk / 4 - 1) e_.add(prefetch_, kInt8Chunk / 4 / kEvery * 64);
-      if (getenv("APF") && unit % 2 == 0) e_.prefetcht0(e_.ptr[RegExp(q_) + (chunk_stride() * atoi(getenv("APF")) + unit / 2 * 64)]);
+      if (plan_.prefetch_a && unit % 2 == 0)
+        e_.prefetcht0(e_.ptr[RegExp(q_) + (chunk_stride() + unit / 2 * kStripChunk)]);
       return;
     }
     if (plan_.prefetch == PrefetchHint::kNone) return;

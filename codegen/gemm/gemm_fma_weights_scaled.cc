@@ -165,14 +165,16 @@ struct Fp8Reader : ScaledReader {
   void Header(const WeightCursor& at) override { CopyScales(at, 0); }
   void Data(int k, const WeightCursor& at, const WeightSink& sink) override {
     const int together = Together(lanes.wide());
-    const Fp8Halves halves(vbmi, e, regs, lanes);
-    halves.Constants();
     const auto upper = MakeVectorBytes([](int b) { return b % 4 / 2 * 255; });
     // Narrow vectors leave too few registers for these.
     const auto mask = regs.Vecs("mask", lanes.wide() ? 1 : 0), scale = regs.Vecs("scale", lanes.wide() ? together : 0);
     if (lanes.wide()) lanes.Load(mask[0], upper.data());
     for (int v = 0; v < static_cast<int>(scale.size()); ++v) e.vmovups(lanes(scale[v]), Scale(at, v));
     const auto pairs = regs.Vecs("pairs", 2 * together);  // those of the first two k's, then of the others
+    constexpr int kSinks = 2;                             // registers that a sink may take
+    const Fp8Halves halves(vbmi, e, regs, lanes,
+                           regs.FreeVecs() - std::max(Fp8Halves::Scratch(vbmi), together + kSinks));
+    halves.Constants();
     for (int first = 0; first < k; first += 4) {
       at.touch(first * kPanelColumns, 4 * kPanelColumns);
       for (int v0 = 0; v0 < lanes.per_panel(); v0 += together) {

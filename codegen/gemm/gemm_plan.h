@@ -33,6 +33,8 @@ struct GemmPlan {
   // Activation dwords are broadcast once into a register and used for both column groups (true), or are an embedded
   // broadcast of every dot product (false).
   bool broadcast_a = false;
+  // Many rows: the next chunk of a strip is prefetched into L1 while this one is multiplied.
+  bool prefetch_a = false;
   // Tables of 64 and 128 bytes are looked up in registers (vpermb, vpermi2b).
   bool vbmi = false;
   // ymm with vpdpbusd (AVX-VNNI).

@@ -74,12 +74,16 @@ void ChoosePrefetch(const GemmDesc& desc, const VnniWeights& weights, const Targ
   }
 }
 
-// The unpacked panel is read again for each tile of rows: from L2, as fast as from L1 (512 rows, k = 1536 and 8960 on
-// Zen 5: blocks of 384 to 768 that stay in L1 gain at most a point, or lose three), but not from L3. So k is blocked
-// only where the panel would fill more than half of L2; blocks of 120 rows then use a block from L2 twenty times or
-// more, and their sums are 15 KiB.
+// The unpacked panel is read again for each tile of rows: six rows read it from L2 as fast as from L1 (512 rows, k =
+// 1536 and 8960 on Zen 5: blocks of 384 to 768 that stay in L1 gain at most a point, or lose three), but not from L3.
+// So k is blocked only where the panel would fill more than half of L2. The four rows of a tile with two int32 sums
+// read it half as often again: in blocks of five eighths of L1 (Zen 5, q6_k, k = 1536: 66.5% of the speed of vpdpbusd
+// alone against 64.5; 64 rows 63 against 61; a block of half that loses it again). Blocks of 120 rows use a block
+// twenty times or more, and their sums are 15 KiB.
 void BlockDepth(int64_t blocks, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
-  const int64_t most = std::max<int64_t>(1, target.l2_bytes / 2 / VnniUnpackedBytes(weights));
+  const int64_t bytes =
+      weights.halves() ? std::min(target.l1d_bytes / 8 * 5, target.l2_bytes / 2) : target.l2_bytes / 2;
+  const int64_t most = std::max<int64_t>(1, bytes / VnniUnpackedBytes(weights));
   const int64_t parts = CeilDiv(blocks, most);
   plan->k_block = 32 * (CeilDiv(blocks, parts));
   plan->m_block = parts == 1 ? 0 : kBlockRows;
@@ -105,9 +109,10 @@ absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& ta
     plan.cost = cycles_a_row + static_cast<double>(blocks) * 12 / kGroupColumns / desc.rows;
     return plan;
   }
-  // int32 and f32 sums of a tile are registers: 24 of 32 for 6 x 2, and with two int32 sums for the halves of q6_k 24
-  // for 4 x 2. Zen 5, 512 x 576 and 512 x 1536, k = 1536: 66-73% of the speed of vpdpbusd alone (q6_k 61-63%), where
-  // the multiplications of the scales leave 80% (8 of 10), with minimum or halves 73%. 5 x 2, 4 x 2, 7 x 2 are slower.
+  // int32 and f32 sums of a tile are registers: 24 of 32 for 6 x 2, and with two int32 sums for two halves 24 for 4
+  // x 2. Zen 5, data in L1: 79.8% of the speed of vpdpbusd alone, where the multiplications of the scales leave 80% (8
+  // of 10), with minima 72.5 and halves 72.0 of 72.7% (8 of 11). Activations broadcast by each dot product instead of
+  // once for both groups cost 3 to 8 points, and so 5 x 2 for halves, which leaves no register for them; 7 x 2 costs 2.
   plan.tile_rows = weights.halves() ? 4 : 6;
   plan.broadcast_a = true;
   BlockDepth(blocks, weights, target, &plan);

@@ -35,11 +35,9 @@ class PrepareEmitter {
   struct I8Step {
     Xbyak::Reg64 place;  // of the line that is written
     int divisor, sum;
-    int inverse;  // of the divisor: multiply instead; -1: divide
   };
-  void EmitI8Scale(int v, int inverse);
+  void EmitI8Scale(int v);
   void EmitI8Steps(const I8Step& step);
-  void Divide(int v, const I8Step& step);
   void EmitI8Step(int count, const I8Step& step);
   void EmitI8StepWide(int count, const I8Step& step);
   void EmitI8StepNarrow(int count, const I8Step& step);

@@ -26,23 +26,10 @@ struct All {
 }  // namespace
 
 void PrepareEmitter::EmitI8() {
-  const auto divisor = regs_.Vecs("divisor"), inverse = regs_.Vecs("inverse"), sum = regs_.Vecs("sum");
+  const auto divisor = regs_.Vecs("divisor"), sum = regs_.Vecs("sum");
   const auto place = regs_.Gpr("place");
-  EmitI8Scale(divisor[0], inverse[0]);
-  Xbyak::Label exactly, end;
-  // Where nothing can overflow or lose bits, quotients come from multiplications, at a third of the time of vdivps:
-  // with the inverse rounded to nearest, a step from a neighbour of the quotient gives the quotient rounded to nearest
-  // (Markstein, IBM J. Res. Dev. 34, 1990); the first step gives a neighbour. index_ has the scale's bits.
-  constexpr uint32_t kLeast = (127 - 96) << 23, kMost = (127 + 96) << 23;
-  e_.sub((*index_).cvt32(), kLeast);
-  e_.cmp((*index_).cvt32(), kMost - kLeast);
-  e_.ja(exactly, e_.T_NEAR);
-  const I8Step multiply{*place, divisor[0], sum[0], inverse[0]}, divide{*place, divisor[0], sum[0], -1};
-  EmitI8Steps(multiply);
-  e_.jmp(end, e_.T_NEAR);
-  e_.L(exactly);
-  EmitI8Steps(divide);
-  e_.L(end);
+  EmitI8Scale(divisor[0]);
+  EmitI8Steps({*place, divisor[0], sum[0]});
   EmitI8NegSum(sum[0]);
 }
 
@@ -65,27 +52,8 @@ void PrepareEmitter::EmitI8Steps(const I8Step& step) {
   if (desc_.cols % kStripChunk != 0) EmitI8Step(static_cast<int>(desc_.cols % kStripChunk), step);
 }
 
-// v = v / scale as an int32.
-void PrepareEmitter::Divide(int v, const I8Step& step) {
-  const auto y = regs_.Vecs("quotient"), r = regs_.Vecs("remainder");
-  const Xmm x = vectors_->V(v), s = vectors_->V(step.divisor), q = vectors_->V(y[0]), left = vectors_->V(r[0]);
-  if (step.inverse < 0) {
-    e_.vdivps(x, x, s);
-    return e_.vcvtps2dq(x, x);
-  }
-  const Xmm inverse = vectors_->V(step.inverse);
-  e_.vmulps(q, x, inverse);
-  e_.vmovaps(left, x);
-  e_.vfnmadd231ps(left, q, s);
-  e_.vfmadd231ps(q, left, inverse);
-  e_.vfnmadd231ps(x, q, s);
-  e_.vfmadd231ps(q, x, inverse);
-  e_.vcvtps2dq(x, q);
-}
-
-// The largest magnitude on the bits, which any NaN is above; its scale to memory, its bits to index_; what to divide by
-// to v, the inverse of that to `inverse`.
-void PrepareEmitter::EmitI8Scale(int v, int inverse) {
+// The largest magnitude on the bits, which any NaN is above; its scale to memory; what to divide by to v.
+void PrepareEmitter::EmitI8Scale(int v) {
   const RowVectors& vec = *vectors_;
   constexpr int kMaxima = 4;
   const auto max = regs_.Vecs("max", kMaxima);
@@ -119,14 +87,14 @@ void PrepareEmitter::EmitI8Scale(int v, int inverse) {
   e_.vcmpss(m, scale, m, 0);
   e_.vbroadcastss(other, e_.ConstF32(1));
   e_.vblendvps(scale, scale, other, m);
-  e_.vmovd((*index_).cvt32(), scale);
-  e_.vdivss(other, other, scale);
   e_.vbroadcastss(vec.V(v), scale);
-  e_.vbroadcastss(vec.V(inverse), other);
 }
 
 // `count` columns at index_ (in bytes of x) to a line, filled up with zeros; q added to the sums.
 void PrepareEmitter::EmitI8Step(int count, const I8Step& step) {
+  // The next row (of the call or not) is on its way while this one is divided.
+  for (int b = 0; b < 4 * count; b += 64)
+    e_.prefetcht1(e_.ptr[*x_ + *index_ + static_cast<size_t>(desc_.ldx_bytes + b)]);
   wide_ ? EmitI8StepWide(count, step) : EmitI8StepNarrow(count, step);
 }
 
@@ -140,7 +108,8 @@ void PrepareEmitter::EmitI8StepWide(int count, const I8Step& step) {
       continue;
     }
     LoadColumns(v[i], RegExp(*index_), 64 * i, count - 16 * i < 16);
-    Divide(v[i], step);
+    e_.vdivps(v.Z(i), v.Z(i), Zmm(step.divisor));
+    e_.vcvtps2dq(v.Z(i), v.Z(i));
     // 0 / a scale that is no number.
     if (count - 16 * i < 16) vectors_->ZeroBeyond(v[i]);
   }
@@ -173,7 +142,8 @@ void PrepareEmitter::EmitI8StepNarrow(int count, const I8Step& step) {
         continue;
       }
       LoadColumns(v[i], RegExp(*index_), 128 * half + 32 * i, left - 8 * i < 8);
-      Divide(v[i], step);
+      e_.vdivps(v.Y(i), v.Y(i), Ymm(step.divisor));
+      e_.vcvtps2dq(v.Y(i), v.Y(i));
       if (left - 8 * i < 8) vectors_->ZeroBeyond(v[i]);
     }
     if (left > 0) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "codegen/amx/port_model.h"
+#include "codegen/gemm/gemm_bf16.h"
 #include "tests/unit/amx_gemm/amx_harness.h"
 
 namespace xjit::testing {
@@ -120,6 +121,16 @@ TEST(AmxPlan, BlocksFitTheCaches) {
   shallow.k = 512;
   ASSERT_TRUE(BuildAmx(shallow, kRealCaches, &built).ok());
   EXPECT_EQ(built.plan.m_block, 0) << "no sums wait";
+}
+
+// Five rows of a tile's sixteen are already cheaper than vectors while weights come from L2.
+TEST(AmxPlan, FewRowsCostLessThanVectors) {
+  TargetInfo target;
+  target.isa = Isa::kAmx;
+  for (int rows = 5; rows <= kMaxFewRows; ++rows) {
+    const GemmDesc desc = Desc(DType::kBF16, DType::kBF16, rows);
+    EXPECT_LT(PlanGemmAmxBf16(desc, target)->cost, PlanGemmBf16Dot(desc, target)->cost) << rows;
+  }
 }
 
 TEST(AmxPlan, Refuses) {

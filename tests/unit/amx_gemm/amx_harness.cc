@@ -8,6 +8,7 @@
 #include <random>
 
 #include "codegen/amx/tiles.h"
+#include "codegen/cpu.h"
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/gemm/random_panels.h"
@@ -39,7 +40,7 @@ double Silu(double x) { return x / (1 + std::exp(-x)); }
 }  // namespace
 
 std::string PrepareTilesHere() {
-  if (const absl::Status status = PrepareTiles(); !status.ok()) return std::string(Message(status));
+  if (const absl::Status status = PrepareIsa(Isa::kAmx); !status.ok()) return std::string(Message(status));
   ConfigureTiles();
   return "";
 }
@@ -70,7 +71,7 @@ std::vector<Encoding> AmxBf16Weights() {
 absl::Status BuildAmx(const GemmDesc& desc, const Caches& caches, AmxBuilt* built, bool vbmi) {
   TargetInfo target;
   target.isa = Isa::kAmx;
-  target.vbmi = vbmi;
+  target.vbmi = vbmi && HostCpu().vbmi;
   target.amx_fp16 = true;
   target.l1d_bytes = caches.l1d;
   target.l2_bytes = caches.l2;

@@ -34,7 +34,7 @@ struct AmxBuilt {
   GemmPlan plan;
   Kernel kernel;
 };
-// Of the row for desc.a.
+// Of the row for desc.a; with `vbmi` only where the host has it.
 absl::Status BuildAmx(const GemmDesc& desc, const Caches& caches, AmxBuilt* built, bool vbmi = true);
 
 class AmxProblem {

@@ -33,7 +33,7 @@ struct Int8Row {
     target.avx_vnni = avx_vnni;
     return target;
   }
-  bool HostHas() const { return HostIsa() >= isa && (!avx_vnni || (HostFeatures().leaf7_1_eax >> 4 & 1) != 0); }
+  bool HostHas() const { return HostIsa() >= isa && (!avx_vnni || HostCpu().avx_vnni); }
 };
 inline constexpr Int8Row kInt8Rows[] = {
     {"int8_vnni", Isa::kAvx512Vnni, false, &PlanGemmInt8Vnni, &EmitGemmInt8Vnni},

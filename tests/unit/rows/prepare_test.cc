@@ -299,7 +299,7 @@ TEST_P(PrepareIsa, QuantisesZeroTinyAndHugeRows) {
   }
 }
 
-// Quotients at ties and their neighbours, for scales of every size: the kernels multiply where the reference divides.
+// Quotients at ties and their neighbours, for scales of every size.
 TEST_P(PrepareIsa, DividesExactly) {
   std::mt19937 random(11);
   for (int trial = 0; trial < 400; ++trial) {
