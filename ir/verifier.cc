@@ -32,7 +32,9 @@ int64_t ArenaBytes(const Type& type, int64_t rows, int64_t logit_rows) {
   return count * stride;
 }
 
-bool InStrips(const Value& value) { return value.def != nullptr && value.def->Bool("strips"); }
+bool InStrips(const Value& value) {
+  return value.def != nullptr && value.def->code == OpCode::kPrepare && value.def->Bool("strips");
+}
 
 int64_t ArenaBytes(const Value& value, int64_t rows, int64_t logit_rows) {
   if (!InStrips(value)) return ArenaBytes(value.type, rows, logit_rows);

@@ -95,6 +95,7 @@ MoeRowLayout MoeRowLayoutOf(DType type, int64_t k) {
       layout.strips = I8Layout{k}.strips();
       break;
     case DType::kBF16:
+    case DType::kF16:
       layout.row_bytes = AlignUp(2 * k, 4);
       layout.strips = Bf16Strips(k);
       break;

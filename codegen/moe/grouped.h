@@ -23,7 +23,7 @@ struct MoeRowLayout {
   int64_t k = 0;
   int64_t row_bytes = 0;  // that mean something
   int64_t stride = 0;     // from row to row, a multiple of 64
-  StripLayout strips;     // kBF16, kI8Act
+  StripLayout strips;     // kBF16, kF16, kI8Act
 };
 MoeRowLayout MoeRowLayoutOf(DType type, int64_t k);
 

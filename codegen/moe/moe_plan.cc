@@ -26,7 +26,7 @@ absl::Status ChooseKernels(GemmDesc desc, int64_t rows, KernelLibrary& library, 
   const bool many = rows > kMaxFewRows;
   if (many) {
     desc.rows = 0;
-    desc.strips = desc.a == DType::kBF16 || desc.a == DType::kI8Act;
+    desc.strips = StripsFor(desc.a, true);
     auto kernel = library.Get(desc);
     if (!kernel.ok() && desc.strips) {
       desc.strips = false;

@@ -100,7 +100,7 @@ def flag_cases(c, model):
     c.refused("--threads -3", logits + ["--out", out, "--threads", "-3"], None, "threads")
     c.refused("--chunk 0", logits + ["--out", out, "--chunk", "0"], None, "chunk")
     c.refused("--isa foo", logits + ["--out", out, "--isa", "foo"], None, "avx2")
-    if host_isas() and "amx" not in open("/proc/cpuinfo").read():
+    if "avx512_bf16" not in host_isas():  # else its kernels run, under the emulator where there are no tiles
         c.refused("--isa amx", logits + ["--out", out, "--isa", "amx"], None, "avx2")
     c.refused("--kv-dtype foo", logits + ["--out", out, "--kv-dtype", "foo"], None, "bf16")
     c.refused("--backend foo", logits + ["--out", out, "--backend", "foo"], None, "interp")

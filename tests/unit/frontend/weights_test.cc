@@ -354,10 +354,11 @@ TEST(WeightStore, PacksExperts) {
 }
 
 TEST(WeightStore, KeepsTheOrderOfColumns) {
-  std::vector<int32_t> groups, words;
+  std::vector<int32_t> groups;
+  std::vector<uint32_t> words;
   std::vector<uint16_t> scales(2 * 32, 0x3c00);
   for (int i = 0; i < 64; ++i) groups.push_back(i % 2);
-  for (int i = 0; i < 8 * 32; ++i) words.push_back(i * 0x01234567);
+  for (uint32_t i = 0; i < 8 * 32; ++i) words.push_back(i * 0x01234567u);
   const WeightFolder folder({testing::Of("a.qweight", "I32", {8, 32}, words), Zeros("a.qzeros", "I32", {2, 4}, 32),
                              testing::Of("a.scales", "F16", {2, 32}, scales),
                              testing::Of("a.g_idx", "I32", {64}, groups)});

@@ -154,5 +154,48 @@ TEST_P(GemmFma, AgreesWithTheReference) {
   }
 }
 
+// Rows of A that are unit vectors read the weights out: of every exponent whose values are finite, subnormal ones too.
+TEST(GemmFmaMxfp4, EveryExponent) {
+  constexpr int64_t kPanels = 8, kDepth = 32;
+  const int64_t bytes = PanelBytes(DType::kMxfp4, kDepth);
+  GuardedBuffer w(static_cast<size_t>(kPanels * bytes)), a(kDepth * kDepth * 4, 0), c(kDepth * kPanels * 32 * 4);
+  for (int64_t i = 0; i < kPanels * bytes; ++i) w.data()[i] = static_cast<uint8_t>(i * 37 % 256);
+  for (int64_t n = 0; n < kPanels * 32; ++n) {
+    w.data()[n / 32 * bytes + n % 32] = static_cast<uint8_t>(std::min<int64_t>(n, 252));
+  }
+  for (int64_t i = 0; i < kDepth; ++i) a.as<float>()[i * kDepth + i] = 1;
+  for (const FloatRow* row : {&kFma512, &kFma2}) {
+    if (!HostHas(*row)) continue;
+    for (const int rows : {0, 1}) {
+      const GemmDesc desc{.n = kPanels * 32,
+                          .k = kDepth,
+                          .a = DType::kF32,
+                          .w = DType::kMxfp4,
+                          .rows = rows,
+                          .lda_bytes = kDepth * 4,
+                          .ldc_bytes = kPanels * 32 * 4,
+                          .epilogue = {}};
+      Built built;
+      ASSERT_TRUE(Build(*row, desc, &built).ok());
+      GuardedBuffer scratch(static_cast<size_t>((built.plan.scratch_bytes + 63) / 64 * 64));
+      for (int64_t m = 0; m < (rows == 0 ? 1 : kDepth); ++m) {
+        const GemmArgs args{.a = a.as<float>() + m * kDepth,
+                            .w = w.data(),
+                            .c = c.as<float>() + m * kPanels * 32,
+                            .scratch = scratch.data()};
+        built.kernel.fn(&args, 0, kPanels, 0, rows == 0 ? kDepth : 1);
+      }
+      std::vector<float> want(kDepth);
+      for (int64_t n = 0; n < kPanels * 32; ++n) {
+        UnpackColumn(DType::kMxfp4, kDepth, w.as<std::byte>(), n, want.data());
+        for (int64_t k = 0; k < kDepth; ++k) {
+          ASSERT_EQ(c.as<float>()[k * kPanels * 32 + n], want[static_cast<size_t>(k)])
+              << row->name << " column " << n << " k " << k;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace xjit::testing

@@ -27,11 +27,6 @@ const Weights kWeights[] = {
     {"int4", Encoding::Int4(32, true), Encoding::Int4(32, false), 96, 64},
 };
 
-// Many rows of fp8 are multiplied as bf16 on tiles and as f32, not yet by pairs in vectors.
-bool LacksKernel(const Weights& weights, Isa isa, int64_t rows) {
-  return weights.gate_up.type == DType::kF8E4M3 && isa == Isa::kAvx512Bf16 && rows > kMaxFewRows;
-}
-
 MoeTestShape ShapeOf(const Weights& w, int64_t experts, int64_t slots) {
   return {.experts = experts,
           .slots = slots,
@@ -52,7 +47,7 @@ TEST_P(MoeWeights, RunLengths) {
   std::vector<float> first;
   for (const int threads : {1, 2, 3}) {
     MoeHarness moe(shape, isa, step.rows, threads);
-    if (!moe.has_isa() || LacksKernel(weights, isa, step.rows)) GTEST_SKIP() << moe.why();
+    if (!moe.has_isa()) GTEST_SKIP() << moe.why();
     ASSERT_TRUE(moe.ok()) << moe.why();
     const std::vector<float> out = moe.Run(step);
     if (threads == 1) {
@@ -136,7 +131,6 @@ TEST(Moe, NanStaysInItsRow) {
   for (const Weights& weights : kWeights) {
     const MoeTestShape shape = ShapeOf(weights, 3, 2);
     for (const int64_t rows : {4, 40}) {
-      if (LacksKernel(weights, HostIsa(), rows)) continue;
       MoeHarness moe(shape, HostIsa(), rows, 2);
       ASSERT_TRUE(moe.ok()) << moe.why();
       MoeStep step = RandomStep(shape, rows, 6);

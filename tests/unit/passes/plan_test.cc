@@ -138,7 +138,9 @@ TEST_P(PlanTest, ProductsSayWhatRuns) {
     desc.ldc_bytes = RowStrideBytes(DType::kF32, desc.n);
     for (const Candidate& c : library.Candidates(desc)) {
       // Where memory makes tiles and vectors equal, the plan counts what it leaves for arithmetic.
-      if (c.row == gemm->Str("kernel")) EXPECT_TRUE(isa == Isa::kAmx ? c.cost.ok() : c.chosen) << c.row;
+      if (c.row == gemm->Str("kernel")) {
+        EXPECT_TRUE(isa == Isa::kAmx ? c.cost.ok() : c.chosen) << c.row;
+      }
     }
     const PanelTasks share =
         SharePanels(desc.panels(), PanelBytes(desc.w, desc.k), rows, target.threads * kTasksPerThread);
