@@ -1,6 +1,8 @@
 // xjit kernels: the table of kernels; with a shape, what each row costs or why it refuses, and which is chosen.
 #include <algorithm>
+#include <tuple>
 
+#include "codegen/amx/port_model.h"
 #include "codegen/cpu.h"
 #include "tools/bench_op.h"
 
@@ -55,12 +57,44 @@ std::string Why(const std::vector<Candidate>& candidates) {
                      *next->cost / *chosen->cost);
 }
 
+// The loops of an AMX kernel in which tiles are multiplied, by the table of ports. Of 2 x 2 tiles those of B are 6 and
+// 7, of 1 x 4 tiles 5 .. 7, of 1 x 6 tile 7 alone; they come from L2, A's from L1.
+absl::StatusOr<std::vector<TilePortReport>> TileLoops(const Kernel& kernel) {
+  std::vector<TilePortReport> found;
+  for (const auto& [loads, products, first_b] : {std::tuple(1, 1, 6), std::tuple(5, 4, 5), std::tuple(7, 6, 7)}) {
+    const TileLoopHints hints{.from_l2 = [b = first_b](const TileLoad& load) { return load.tile >= b; }};
+    XJIT_ASSIGN_OR_RETURN(const auto loops, AnalyzeTileLoops({kernel.code, kernel.text_bytes}, hints));
+    for (const TilePortReport& loop : loops) {
+      if (loop.loads * products == loop.products * loads) found.push_back(loop);
+    }
+  }
+  return found;
+}
+
+// Of the chosen kernel, where it multiplies tiles.
+absl::StatusOr<std::vector<TilePortReport>> TileLoopsOf(const TargetInfo& target, const GemmDesc& desc,
+                                                        const std::vector<Candidate>& candidates) {
+  const bool tiles = std::any_of(candidates.begin(), candidates.end(),
+                                 [](const Candidate& c) { return c.chosen && c.row.starts_with("amx"); });
+  if (!tiles) return std::vector<TilePortReport>();
+  KernelLibrary library(target);
+  XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, library.Get(desc));
+  XJIT_RETURN_IF_ERROR(library.Seal());
+  return TileLoops(*kernel);
+}
+template <typename Desc>
+absl::StatusOr<std::vector<TilePortReport>> TileLoopsOf(const TargetInfo&, const Desc&, const std::vector<Candidate>&) {
+  return std::vector<TilePortReport>();
+}
+
 template <typename Desc>
 absl::Status PrintSelection(const TargetInfo& target, const std::string& name, const Desc& desc, bool json) {
   const KernelLibrary library(target);
   const std::vector<Candidate> candidates = library.Candidates(desc);
+  XJIT_ASSIGN_OR_RETURN(const auto loops, TileLoopsOf(target, desc, candidates));
   if (!json) {
     fmt::print("{} on {}\n{}{}\n", name, Name(target.isa), library.Explain(desc), Why(candidates));
+    for (const TilePortReport& loop : loops) fmt::print("loop by the table of ports: {}\n", loop.ToString());
     return absl::OkStatus();
   }
   ordered_json out = {{"descriptor", name},
@@ -78,6 +112,12 @@ absl::Status PrintSelection(const TargetInfo& target, const std::string& name, c
     row["chosen"] = c.chosen;
     if (c.chosen) out["chosen"] = c.row;
     out["candidates"].push_back(std::move(row));
+  }
+  for (const TilePortReport& loop : loops) {
+    out["tile_loops"].push_back({{"products", loop.products},
+                                 {"busy", loop.busy()},
+                                 {"l2_tiles_per_product", loop.l2_tiles_per_product()},
+                                 {"limit", loop.limit}});
   }
   fmt::print("{}\n", out.dump(2));
   return absl::OkStatus();
