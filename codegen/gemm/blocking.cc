@@ -167,9 +167,10 @@ PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_
     const int64_t task_bytes = std::clamp(panels * panel_bytes / tasks, kMinTaskBytes, kMaxTaskBytes);
     share.panels = std::max<int64_t>(1, task_bytes / panel_bytes);
   } else {
-    // Two panels side by side halve the reading of A. A panel's unpacking is shared by all rows, so rows are only cut
-    // when there are too few panels.
-    if (panels >= 2 * tasks) share.panels = 2;
+    // Pairs of panels, since two side by side halve the reading of A, and several, since the next one is prefetched
+    // within a call; but twice as many tasks as asked for, which are all long. A panel's unpacking is shared by all
+    // rows, so rows are only cut when there are too few panels.
+    if (panels >= 2 * tasks) share.panels = std::max<int64_t>(2, panels / (2 * tasks) / 2 * 2);
     const int64_t cuts = CeilDiv(tasks, panels);
     if (cuts > 1) share.rows = std::max<int64_t>(32, CeilDiv(rows / cuts, 32) * 32);
   }
