@@ -626,6 +626,12 @@ class Lowering {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<const MoeStages*> SortedBy(const Value* order) const {
+    const auto found = sorted_.find(order);
+    if (found == sorted_.end()) return Internal("lower: no stage sorts by '%{}'", order->name);
+    return found->second;
+  }
+
   Stage GroupedStage(const Op& op, const Kernel* kernel, const GroupedPlan& plan, const MoeDesc& desc) const {
     Stage stage;
     stage.label = Label(op);
@@ -637,7 +643,7 @@ class Lowering {
   }
 
   absl::Status LowerGateUp(const Op& op) {
-    const MoeStages* moe = sorted_.at(op.operand(3));
+    XJIT_ASSIGN_OR_RETURN(const MoeStages* moe, SortedBy(op.operand(3)));
     const MoePlan& plan = moe->plan();
     if (InStrips(*ViewRoot(op.operand(0)))) return Internal("lower: experts read '%{}' in strips", op.operand(0)->name);
     XJIT_ASSIGN_OR_RETURN(const Place x, PlaceOf(op.operand(0)));
@@ -663,7 +669,7 @@ class Lowering {
   }
 
   absl::Status LowerDown(const Op& op) {
-    const MoeStages* moe = sorted_.at(op.operand(3));
+    XJIT_ASSIGN_OR_RETURN(const MoeStages* moe, SortedBy(op.operand(3)));
     const MoePlan& plan = moe->plan();
     XJIT_ASSIGN_OR_RETURN(const Place out, PlaceOf(op.result()));
     XJIT_ASSIGN_OR_RETURN(const std::byte* packed, context_.weights->Matrix(layer_, *op.weight(2)));

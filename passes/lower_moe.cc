@@ -25,6 +25,9 @@ bool IsDown(const Op& op) {
 
 absl::Status CheckGroupedGemm(const Op& op) {
   if (op.operands.size() - ChainOperands(op) != 5) return NoKernel("a product whose rows are not sorted");
+  const Op* sort = op.operand(3) == nullptr ? nullptr : op.operand(3)->def;
+  if (sort == nullptr || sort->code != OpCode::kMoeSort || op.operand(3) != sort->result(0))
+    return NoKernel("an order that moe_sort did not make");
   const Weight& w = *op.weight(2);
   if (w.type.scales.act_order) return NoKernel(fmt::format("@{} with columns in an order of its own", w.name));
   if (IsGateUp(op)) {
@@ -46,6 +49,9 @@ absl::StatusOr<MoeProducts> ProductsOf(const Function& f, const Op& sort) {
   for (const Op* user : f.Users(sort.result(0))) {
     if (user->code != OpCode::kGroupedGemm) return NoKernel("another use of the sorted order");
     XJIT_RETURN_IF_ERROR(CheckGroupedGemm(*user));
+    // The lowered products have only the sort's own experts and runs.
+    if (user->operand(1) != sort.operand(0)) return NoKernel("a product of other experts than sorted");
+    if (user->operand(4) != sort.result(1)) return NoKernel("runs of another sort than the order");
     const Op*& product = IsDown(*user) ? products.down : products.gate_up;
     if (product != nullptr && product != user) return NoKernel("a second pair of products of the same experts");
     product = user;

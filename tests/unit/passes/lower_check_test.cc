@@ -16,7 +16,7 @@ using testing::Parse;
 std::string Refusal(std::string_view body) {
   const auto module = Parse(fmt::format(R"(module @m {{
   func @f(%x: tensor<T x 64 x f32>, %k: tensor<T x 32 x f32>, %v: tensor<T x 16 x f32>, %rope: tensor<T x 32 x f32>,
-          %half: tensor<T x 16 x f32>, %l: tensor<T x 4 x f32>, %step: !step) -> tensor<T x 64 x f32> {{
+          %half: tensor<T x 16 x f32>, %l: tensor<T x 4 x f32>, %order: tensor<T x 2 x i32>, %step: !step) -> tensor<T x 64 x f32> {{
     {}
     return %x
   }}
@@ -112,6 +112,10 @@ TEST(LowerCheck, Experts) {
   const std::string up = ", %o, %s {epilogue = [silu_mul]}", down = ", %o, %s {epilogue = [combine(%w), residual(%x)]}";
   EXPECT_EQ(experts(up, down), "");
   EXPECT_EQ(experts(" {epilogue = [silu_mul]}", down), "grouped_gemm: a product whose rows are not sorted" + end);
+  EXPECT_EQ(experts(", %e, %s {epilogue = [silu_mul]}", down),
+            "grouped_gemm: an order that moe_sort did not make" + end);
+  EXPECT_EQ(experts(", %order, %s {epilogue = [silu_mul]}", down),
+            "grouped_gemm: an order that moe_sort did not make" + end);
   EXPECT_EQ(experts(", %o, %s {epilogue = [gelu_mul]}", down), "grouped_gemm: epilogue item 'gelu_mul'" + end);
   EXPECT_EQ(experts(up, ", %o, %s"),
             "grouped_gemm: a product that is neither of gate and up with silu_mul nor combined" + end);
@@ -121,19 +125,22 @@ TEST(LowerCheck, Experts) {
 
 // What one op cannot show: who else reads.
 TEST(LowerCheck, ExpertsOfAFunction) {
-  const auto products = [](std::string_view more) {
+  const auto products = [](std::string_view more, std::string_view e = "e", std::string_view s = "s") {
     const auto module = Parse(fmt::format(R"(module @m {{
   func @f(%x: tensor<T x 64 x f32>, %l: tensor<T x 4 x f32>) -> tensor<T x 64 x f32> {{
     %e, %w = route %l {{top_k = 2}}
     %o, %s = moe_sort %e {{experts = 4}}
-    %f = grouped_gemm %x, %e, @g|u<4 x 32|32 x 64 x bf16>, %o, %s {{epilogue = [silu_mul]}}
-    %y = grouped_gemm %f, %e, @d<4 x 64 x 32 x bf16>, %o, %s {{epilogue = [combine(%w)]}}
-    {}
+    %e2, %w2 = route %l {{top_k = 2, score = "sigmoid"}}
+    %o2, %s2 = moe_sort %e2 {{experts = 4}}
+    %f = grouped_gemm %x, %{1}, @g|u<4 x 32|32 x 64 x bf16>, %o, %{2} {{epilogue = [silu_mul]}}
+    %y = grouped_gemm %f, %{1}, @d<4 x 64 x 32 x bf16>, %o, %{2} {{epilogue = [combine(%w)]}}
+    {0}
     return %y
   }}
 }})",
-                                          more));
+                                          more, e, s));
     EXPECT_NE(module, nullptr);
+    if (module == nullptr) return std::string("does not parse");
     const Function& f = *module->functions[0];
     const auto found = ProductsOf(f, *f.ops[1]);
     if (!found.ok()) return std::string(Message(found.status()));
@@ -146,6 +153,8 @@ TEST(LowerCheck, ExpertsOfAFunction) {
   EXPECT_EQ(products("%h = silu %f"), "grouped_gemm: a second user of the experts' intermediate" + end);
   EXPECT_EQ(products("%h = grouped_gemm %x, %e, @h|v<4 x 32|32 x 64 x bf16>, %o, %s {epilogue = [silu_mul]}"),
             "grouped_gemm: a second pair of products of the same experts" + end);
+  EXPECT_EQ(products("", "e2"), "grouped_gemm: a product of other experts than sorted" + end);
+  EXPECT_EQ(products("", "e", "s2"), "grouped_gemm: runs of another sort than the order" + end);
 }
 
 }  // namespace
