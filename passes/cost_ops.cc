@@ -6,6 +6,7 @@
 #include "codegen/kernels.h"
 #include "ir/ops.h"
 #include "ir/support/align.h"
+#include "passes/rewrite.h"
 
 namespace xjit {
 namespace {
@@ -101,7 +102,7 @@ class Worker {
   // The type that a product's activations have: as planned, or what the plan would choose.
   DType Activation(const Weight& w) const {
     const DType elem = op_.operand(0)->type.elem;
-    return elem == DType::kF32 ? ActivationFor(w.type.encoding(), context_.target, ToDouble(context_.rows) > kMaxFewRows) : elem;
+    return elem == DType::kF32 ? ActivationFor(w.type.encoding(), context_.target, ManyRows(op_, context_)) : elem;
   }
 
   // Reads and writes activations once; vectors come from memory.

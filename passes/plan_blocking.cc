@@ -49,7 +49,7 @@ std::string Text(const Blocking& b) {
                    : fmt::format("{} {:.3g} us", b.family, b.cost_us);
 }
 
-// "amx_bf16 12.3 us (8.1 us of arithmetic, 12.3 us of reading), no kernel yet; avx512 refused: ..."
+// "amx_bf16 12.3 us (8.1 us of arithmetic, 12.3 us of reading), no kernel yet, 96 tasks; avx512 refused: ..."
 std::string Why(const Blocking& chosen, const std::vector<Blocking>& candidates, bool lowerable) {
   std::string text = fmt::format("{} ({})", Text(chosen), chosen.reason);
   if (!lowerable) text += ", no kernel yet";

@@ -24,11 +24,6 @@ bool Private(const PassContext& context, const Type& type, int64_t cols) {
   return (type.dims[0].symbol == 'L' ? context.logit_rows : context.rows) * cols <= kPrivateValues;
 }
 
-bool ManyRows(const Op& product, const PassContext& context) {
-  const bool logits = product.operand(0)->type.dims[0].symbol == 'L';
-  return (logits ? context.logit_rows : context.rows) > kMaxFewRows;
-}
-
 DType Activation(const Op& product, const PassContext& context) {
   return ActivationFor(WeightOf(product)->type.encoding(), context.target, ManyRows(product, context));
 }

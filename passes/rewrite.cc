@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "codegen/gemm/gemm_desc.h"
 #include "passes/pass.h"
 
 namespace xjit {
@@ -22,6 +23,11 @@ absl::StatusOr<Op*> InsertBefore(Function& f, const Module& module, const Op* be
     op->results.push_back(std::make_unique<Value>(Value{"", type, nullptr}));
   }
   return f.Add(std::move(op), std::move(names), before);
+}
+
+bool ManyRows(const Op& product, const PassContext& context) {
+  const bool logits = product.operand(0)->type.dims[0].symbol == 'L';
+  return (logits ? context.logit_rows : context.rows) > kMaxFewRows;
 }
 
 Op* OnlyUser(const Function& f, const Value* value) {

@@ -36,6 +36,9 @@ inline Op* ProductOf(const Value* value) {
   return value != nullptr && value->def != nullptr && IsProduct(*value->def) ? value->def : nullptr;
 }
 
+// Whether the product's input has more rows than kernels of few rows take: its type and layout follow from that.
+bool ManyRows(const Op& product, const PassContext& context);
+
 // Gives `to` the name of `from` (which must be gone or renamed by then): a rewritten value keeps the name people know.
 inline void TakeName(Value* to, std::string name) { to->name = std::move(name); }
 

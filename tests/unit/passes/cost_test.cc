@@ -183,6 +183,24 @@ TEST(Cost, TilesWorkOnWholeRows) {
   EXPECT_NEAR(o.us, 2.0 * 32 * 128 * 128 / (2 * 200e3 * 0.75) + 0.5, 1e-9);
 }
 
+// Before the plan the model chooses the activations' type as the plan will: of logits by the rows of logits.
+TEST(Cost, LogitsHaveTheTypeOfTheirOwnRows) {
+  const auto module = Parse(R"(module @m {
+  func @step(%x: tensor<L x 128 x f32>) -> tensor<L x 1000 x f32> {
+    %logits = gemm %x, @embed<1000 x 128 x f16>
+    return %logits
+  }
+})");
+  ASSERT_NE(module, nullptr);
+  PassContext context = Context(512, 1, 512);
+  context.target.isa = Isa::kAmx;
+  context.target.amx_fp16 = true;
+  context.target.node_read_gb_s = 1e6;
+  const double of_many = Stage(Estimate(*module, context), "logits").us;
+  context.rows = 1;
+  EXPECT_EQ(of_many, Stage(Estimate(*module, context), "logits").us);
+}
+
 TEST(Cost, TypesChooseTheirPeaks) {
   TargetInfo target = Machine();
   EXPECT_EQ(RateOfProduct(DType::kQ8Act, DType::kQ4_K, target).gflops, 400);
