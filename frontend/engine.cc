@@ -10,6 +10,7 @@
 #include "ir/text.h"
 #include "ir/verifier.h"
 #include "passes/lower_check.h"
+#include "passes/rewrite.h"
 
 namespace xjit {
 namespace {
@@ -347,8 +348,8 @@ std::string Engine::mode() const {
   std::set<DType> acts;
   for (const auto& f : fused_->functions) {
     for (const auto& op : f->ops) {
-      if (op->code != OpCode::kGemm) continue;
-      for (const bool many : {false, true}) acts.insert(ActivationFor(op->weight(1)->type.encoding(), target_, many));
+      if (!IsProduct(*op)) continue;
+      for (const bool many : {false, true}) acts.insert(ActivationFor(WeightOf(*op)->type.encoding(), target_, many));
     }
   }
   // A rounding that falls the other way where a whole row shares a scale outweighs what bf16 does.
