@@ -1,6 +1,7 @@
 #include "frontend/pack_matrix.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "codegen/gemm/gemm_desc.h"
 #include "codegen/gemm/pack.h"

@@ -11,8 +11,9 @@ namespace xjit {
 
 // Fills target->prefetch for the types of the fused module's packed matrices, for one row and for several: reads the
 // weights with each of a few candidates in turns, on all threads of the pool, some 10 ms a type. A type of less than
-// 32 MB is left to the planner, and so is one where no candidate gains 2%. What was found is kept in the user's cache
-// folder (prefetch.txt) for this processor and number of threads. No result of a product depends on it.
+// 32 MB is left to the planner, and so is one where no candidate gains 2%. Only matrices are measured: experts take
+// what was found for matrices of their type. What was found is kept in the user's cache folder (prefetch.txt) for this
+// processor and number of threads. No result of a product depends on it.
 absl::Status TunePrefetch(const Module& fused, const WeightStore& weights, WorkerPool& pool, TargetInfo* target);
 
 }  // namespace xjit

@@ -134,8 +134,8 @@ const std::vector<AttrSpec>& PlanAttrs() {
       // The order in which the weight's bytes lie, and a page of the KV cache (plan_layout).
       {"layout", std::nullopt, Attr(std::string())},
       {"kv_layout", std::nullopt, Attr(std::string())},
-      // How a matrix product is cut up (codegen/gemm/blocking.h): kernel; register or tile grid; rows, columns, depth of
-      // a cache block; threads over rows and columns; columns a thread takes at a time; order of loops.
+      // How a matrix product is cut up (codegen/gemm/blocking.h): kernel; register or tile grid; rows, columns, depth
+      // of a cache block; threads over rows and columns; columns a thread takes at a time; order of loops.
       {"kernel", std::nullopt, Attr(std::string())},
       {"tile", std::nullopt, Attr(std::vector<int64_t>{})},
       {"block", std::nullopt, Attr(std::vector<int64_t>{})},

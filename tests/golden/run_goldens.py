@@ -35,7 +35,7 @@ def main():
     gguf = os.path.join(golden, "model.gguf")
     model = gguf if os.path.exists(gguf) else golden
     count = len(expected["greedy_ids"][0])
-    # W8A8 checkpoints round activations, in the interpreter too.
+    # References of W8A8 checkpoints round activations; the interpreter's mode says so.
     exact = "int8" if "int8" in expected["tolerance"] else "fp32"
     report = Report()
     engine = Engine(a.xjit, a.shared, report)
