@@ -46,7 +46,7 @@ inline constexpr int kMaxFewRows = 8;
 // row may be read up to the next multiple of 64 bytes.
 struct GemmArgs {
   // Row m at a + m * lda_bytes: f32[k], bf16[k] (zero-padded to even k), Q8Layout{k} or I8Layout{k}; or strips:
-  // Bf16Strips(k), I8Layout{k}.strips().
+  // HalfStrips(k), I8Layout{k}.strips().
   const void* a = nullptr;
   const void* w = nullptr;          // panel p at w + p * PanelBytes(desc.w, desc.k); 64-byte aligned
   float* c = nullptr;               // panel p of a row starts at column 32 p (16 p with silu_mul)

@@ -44,7 +44,7 @@ struct Panels {
   const ScaledBlocks scaled = pairs ? ScaledBlocksOf(desc.w, desc.k) : ScaledBlocks{};
   const bool several = pairs && scaled.count(desc.k) > 1;
   // A: from row to row, from one chunk of kTileSteps dwords to the next.
-  const int64_t a_row_bytes = desc.strips ? Bf16Strips(desc.k).strip_bytes() / kStripRows : desc.lda_bytes;
+  const int64_t a_row_bytes = desc.strips ? HalfStrips(desc.k).strip_bytes() / kStripRows : desc.lda_bytes;
   const int a_row = static_cast<int>(desc.strips ? kStripChunk : desc.lda_bytes);
   const int a_chunk = desc.strips ? kStripRows * kStripChunk : kTileSteps * 4;
   // Rows that all panels side by side go over before the next rows do: they stay in L1 or L2 meanwhile.

@@ -84,7 +84,7 @@ std::vector<std::byte> RowOfA(const GemmDesc& desc, const std::byte* a, int64_t 
   if (!desc.strips) {
     std::memcpy(row.data(), a + m * desc.lda_bytes, row.size());
   } else {
-    for (int64_t b = 0; b < bytes; ++b) row[static_cast<size_t>(b)] = a[Bf16Strips(desc.k).offset(m, b)];
+    for (int64_t b = 0; b < bytes; ++b) row[static_cast<size_t>(b)] = a[HalfStrips(desc.k).offset(m, b)];
   }
   return row;
 }

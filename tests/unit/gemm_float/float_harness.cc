@@ -172,7 +172,7 @@ Problem::Problem(DType a, const Encoding& w, int64_t m, int64_t n, int64_t k, Ep
 
   a_ = std::make_unique<GuardedBuffer>((m - 1) * lda_bytes_ + a_row, 0);
   // Rows of the last strip beyond m are not numbers.
-  const StripLayout strips = Bf16Strips(k);
+  const StripLayout strips = HalfStrips(k);
   strips_ = std::make_unique<GuardedBuffer>(a == DType::kBF16 ? static_cast<size_t>(strips.bytes(m)) : 0, 0xFF);
   if (a == DType::kBF16) {
     for (int64_t i = 0; i < m; ++i) {
