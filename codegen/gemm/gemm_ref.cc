@@ -102,7 +102,7 @@ IntColumn IntColumnOf(const GemmDesc& desc, const std::byte* w, int64_t n) {
 }
 
 float DotInt8(const GemmDesc& desc, const std::byte* row, const IntColumn& column) {
-  int32_t dot = 0;
+  int64_t dot = 0;
   for (int64_t i = 0; i < desc.k; ++i) {
     dot += static_cast<int8_t>(column.codes[static_cast<size_t>(i)]) * At<int8_t>(row, i);
   }
