@@ -55,8 +55,6 @@ std::string_view Spoken(Isa isa) {
   return kSpoken[static_cast<size_t>(isa)];
 }
 
-constexpr std::string_view kTilesRefused = "the system refuses AMX tiles (arch_prctl ARCH_REQ_XCOMP_PERM)";
-
 absl::Status CanRun(Isa isa, const CpuFeatures& host) {
   const std::optional<Isa> own = IsaOf(host), most = RunnableIsa(host);
   if (!own) return FailedPrecondition("this machine's processor has no AVX2 with FMA and F16C, the least xjit needs");

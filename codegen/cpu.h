@@ -46,6 +46,8 @@ Isa RunnableIsa();
 // this machine cannot run them.
 absl::Status PrepareIsa(Isa isa);
 
+inline constexpr std::string_view kTilesRefused = "the system refuses AMX tiles (arch_prctl ARCH_REQ_XCOMP_PERM)";
+
 struct IsaChoice {
   Isa isa;
   std::string notice;  // one line for the user: tiles that are emulated, or refused by the system; else empty

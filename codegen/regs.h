@@ -64,7 +64,10 @@ class Regs {
   // Vector registers that no name has.
   int FreeVecs() const { return vectors_ - std::popcount(vec_used_); }
   // rdi, rsi, rdx, rcx, r8 may be handed out from now on.
-  void FreeArguments() { gpr_used_ &= ~kArguments; }
+  Regs& FreeArguments() {
+    gpr_used_ &= ~kArguments;
+    return *this;
+  }
   // The first name that found no register; a kernel's emit function returns it.
   const absl::Status& status() const { return status_; }
 

@@ -25,7 +25,7 @@ absl::Status PrepareTiles() {
   if (!HasTiles(host)) {
     XJIT_RETURN_IF_ERROR(EnableAmxEmulator());
   } else if (!host.tile_permission) {
-    return FailedPrecondition("the system refuses AMX tiles (arch_prctl ARCH_REQ_XCOMP_PERM)");
+    return FailedPrecondition("{}", kTilesRefused);
   }
   prepared.store(true, std::memory_order_release);
   return absl::OkStatus();

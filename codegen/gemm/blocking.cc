@@ -51,8 +51,6 @@ void SharePanelTasks(int64_t panels, int64_t panel_bytes, int64_t rows, int64_t 
   b->tasks = across * down;
   b->threads_n = static_cast<int>(std::min<int64_t>(threads, across));
   b->threads_m = static_cast<int>(std::min<int64_t>(threads / b->threads_n, down));
-  const int64_t last = b->tasks % threads;
-  b->busy_threads = static_cast<int>(last == 0 ? threads : last);
 }
 
 // Sets the costs and `reason` where the busiest thread computes for `cycles`: never less than the machine's peaks and
@@ -155,10 +153,6 @@ Blocking ChooseBlocking(std::span<const Blocking> candidates) {
     reasons += fmt::format("{}: {}", b.family, b.reason);
   }
   return Refused("", std::move(reasons));
-}
-
-Blocking ChooseBlocking(const BlockingShape& shape, const TargetInfo& target) {
-  return ChooseBlocking(BlockingCandidates(shape, target));
 }
 
 PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_t tasks) {

@@ -24,7 +24,7 @@ struct BlockingShape {
   int64_t m = 1, n = 1, k = 1;  // rows, columns and depth; with several experts the rows expected of each one's run
   int64_t experts = 1;          // matrices [n, k], each multiplied with rows of its own
   Encoding w;
-  DType a = DType::kF32;     // activations: kF32, kBF16, kQ8Act, kI8Act
+  DType a = DType::kF32;     // activations: kF32, kBF16, kF16, kQ8Act, kI8Act
   bool interleaved = false;  // of gate and up, 16 columns each
 };
 
@@ -40,9 +40,8 @@ struct Blocking {
   // the number of threads.
   int threads_m = 1, threads_n = 1;
   int64_t chunk = 0;         // most columns that a thread takes at a time
-  int64_t tasks = 0;         // of all columns, rows and depths
+  int64_t tasks = 0;         // of all columns and rows
   bool unpack_once = false;  // a block of weights is converted once, into cache, for all rows of the walk
-  int busy_threads = 0;      // with work in the last round
   double compute_us = 0, memory_us = 0;
   double cost_us = 0;  // the larger of both
   std::string reason;
@@ -52,7 +51,6 @@ struct Blocking {
 std::vector<Blocking> BlockingCandidates(const BlockingShape& shape, const TargetInfo& target);
 // The cheapest that is not refused; of two that memory makes equal, the one with less to compute. Refused if all are.
 Blocking ChooseBlocking(std::span<const Blocking> candidates);
-Blocking ChooseBlocking(const BlockingShape& shape, const TargetInfo& target);
 
 // What the plan of a row of kernels.inc makes of `rows` rows of each of `experts` matrices and that many threads;
 // without costs.

@@ -6,6 +6,7 @@
 #include "codegen/gemm/gemm_amx.h"
 #include "codegen/gemm/gemm_amx_layout.h"
 #include "codegen/gemm/gemm_fma_weights.h"
+#include "codegen/gemm/gemm_int8_plan.h"
 #include "ir/support/align.h"
 
 namespace xjit {
@@ -161,6 +162,7 @@ absl::StatusOr<GemmPlan> PlanGemmAmxInt8(const GemmDesc& desc, const TargetInfo&
   if (ScaledBlocksOf(desc.w, desc.k).count(desc.k) > 1) {
     return Unimplemented("{}: sums of all k take one scale a column", ToString(desc.w));
   }
+  if (desc.k > kMaxInt8Depth) return Unimplemented("k = {} is more than {}", desc.k, kMaxInt8Depth);
   return Plan(desc, target, TileDot::kInt8);
 }
 

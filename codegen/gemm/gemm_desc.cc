@@ -42,12 +42,18 @@ std::string GemmName(const GemmDesc& desc, const char* row) {
 
 int64_t ActivationBytes(const GemmDesc& desc, int64_t rows) {
   if (!desc.strips) return rows * desc.lda_bytes;
-  return (desc.a == DType::kI8Act ? I8Layout{desc.k}.strips() : Bf16Strips(desc.k)).bytes(rows);
+  return (desc.a == DType::kI8Act ? I8Layout{desc.k}.strips() : HalfStrips(desc.k)).bytes(rows);
+}
+
+void EmitPrefetchAt(PrefetchHint hint, const Xbyak::Address& place, Emitter& e) {
+  if (hint == PrefetchHint::kT0) e.prefetcht0(place);
+  if (hint == PrefetchHint::kT1) e.prefetcht1(place);
 }
 
 GemmPlan WithTuning(const GemmDesc& desc, const TargetInfo& target, GemmPlan plan) {
+  if (!plan.streams_weights) return plan;
   for (const PrefetchTuning& t : target.prefetch) {
-    if (desc.rows == 0 || t.w != desc.w.type || t.one_row != (desc.rows == 1)) continue;
+    if (t.w != desc.w.type || t.one_row != (desc.rows == 1)) continue;
     plan.prefetch = t.hint;
     plan.prefetch_distance = t.distance;
     plan.prefetch_every = t.every;
@@ -59,7 +65,6 @@ std::string ToString(const GemmPlan& plan) {
   std::string s = fmt::format("tile_rows {}, k_block {}", plan.tile_rows, plan.k_block);
   if (plan.m_block > 0) s += fmt::format(", m_block {}", plan.m_block);
   if (plan.n_block > 0) s += fmt::format(", n_block {}", plan.n_block);
-  if (plan.broadcast_a) s += ", broadcast_a";
   if (plan.vbmi) s += ", vbmi";
   if (plan.vex_dot) s += ", vex_dot";
   if (plan.prefetch != PrefetchHint::kNone) {

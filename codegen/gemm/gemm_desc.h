@@ -25,7 +25,8 @@ struct Epilogue {
 struct GemmDesc {
   int64_t n = 0;  // columns, as packed: a multiple of kPanelColumns (pad columns have zero weights and zero bias)
   int64_t k = 0;  // depth: a multiple of the block of `w`; any size for f32, f16, bf16, i8, f8e4m3
-  // Activations: kF32; kBF16; kF16 (AMX-FP16); kQ8Act (int8 in blocks of 32); kI8Act (int8, a scale a row, for i8 with a scale a column)
+  // Activations: kF32; kBF16; kF16 (AMX-FP16); kQ8Act (int8 in blocks of 32); kI8Act (int8, a scale a row,
+  // for i8 with a scale a column)
   DType a = DType::kF32;
   Encoding w;  // weights, any encoding
   // 1..kMaxFewRows: few rows, exactly this many in every call (m0 = 0, m1 = rows), each weight byte streamed once.
@@ -46,7 +47,7 @@ inline constexpr int kMaxFewRows = 8;
 // row may be read up to the next multiple of 64 bytes.
 struct GemmArgs {
   // Row m at a + m * lda_bytes: f32[k], bf16[k] (zero-padded to even k), Q8Layout{k} or I8Layout{k}; or strips:
-  // Bf16Strips(k), I8Layout{k}.strips().
+  // HalfStrips(k), I8Layout{k}.strips().
   const void* a = nullptr;
   const void* w = nullptr;          // panel p at w + p * PanelBytes(desc.w, desc.k); 64-byte aligned
   float* c = nullptr;               // panel p of a row starts at column 32 p (16 p with silu_mul)

@@ -12,12 +12,7 @@ void EmitPrefetch(const GemmPlan& plan, const Xbyak::Reg64& w, int offset, int b
   if (plan.prefetch == PrefetchHint::kNone) return;
   const int every = plan.prefetch_every;
   for (int at = AlignUp(offset, every); at < offset + bytes; at += every) {
-    const auto place = e.ptr[w + at + plan.prefetch_distance];
-    if (plan.prefetch == PrefetchHint::kT0) {
-      e.prefetcht0(place);
-    } else {
-      e.prefetcht1(place);
-    }
+    EmitPrefetchAt(plan.prefetch, e.ptr[w + at + plan.prefetch_distance], e);
   }
 }
 

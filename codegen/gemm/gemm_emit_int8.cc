@@ -66,10 +66,6 @@ class Int8Kernel {
     kSlots
   };
   Xbyak::Address slot(Slot s) { return e_.qword[e_.rsp + 8 * s]; }
-  Regs& WithArguments() {
-    gprs_.FreeArguments();
-    return gprs_;
-  }
   void Copy(Slot to, Slot from) {
     e_.mov(t_, slot(from));
     e_.mov(slot(to), t_);
@@ -370,8 +366,7 @@ class Int8Kernel {
     }
     if (plan_.prefetch == PrefetchHint::kNone) return;
     for (; *done < (unit + 1) * kPanelColumns * 4; *done += plan_.prefetch_every) {
-      const auto place = e_.ptr[RegExp(s_) + (*done + plan_.prefetch_distance)];
-      plan_.prefetch == PrefetchHint::kT0 ? e_.prefetcht0(place) : e_.prefetcht1(place);
+      EmitPrefetchAt(plan_.prefetch, e_.ptr[RegExp(s_) + (*done + plan_.prefetch_distance)], e_);
     }
   }
 
@@ -384,7 +379,7 @@ class Int8Kernel {
   // The first three are in use while the arguments still are.
   Regs gprs_{0};
   const Regs::Gpr64 w_ = gprs_.Gpr("w"), bias_ = gprs_.Gpr("bias"), t_ = gprs_.Gpr("t");
-  const Regs::Gpr64 s_ = WithArguments().Gpr("s"), q_ = gprs_.Gpr("q"), a_ = gprs_.Gpr("a"),
+  const Regs::Gpr64 s_ = gprs_.FreeArguments().Gpr("s"), q_ = gprs_.Gpr("q"), a_ = gprs_.Gpr("a"),
                     scale_ = gprs_.Gpr("scale"), chunk_ = gprs_.Gpr("chunk"), c_ = gprs_.Gpr("c"),
                     residual_ = gprs_.Gpr("residual"), rows_left_ = gprs_.Gpr("rows_left"),
                     prefetch_ = gprs_.Gpr("prefetch"), partial_ = gprs_.Gpr("partial");

@@ -35,7 +35,7 @@ class FewRows {
         residual_(regs_.Gpr("residual")),
         bias_(regs_.Gpr("bias")),
         panels_(regs_.Gpr("panels")),
-        header_(WithArguments().Gpr("header")),
+        header_(regs_.FreeArguments().Gpr("header")),
         left_(regs_.Gpr("left")) {}
 
   absl::Status Emit() {
@@ -60,12 +60,6 @@ class FewRows {
   }
 
  private:
-  // Registers from here on are used after the arguments.
-  Regs& WithArguments() {
-    regs_.FreeArguments();
-    return regs_;
-  }
-
   void Arguments(const Xbyak::Label& done) {
     e_.Prologue();
     const auto arg = [&](size_t offset) { return e_.qword[e_.arg_args + offset]; };
@@ -112,12 +106,7 @@ class FewRows {
   void Prefetch(int* done, int end) {
     if (plan_.prefetch == PrefetchHint::kNone) return;
     for (; *done < end; *done += plan_.prefetch_every) {
-      const auto place = e_.ptr[RegExp(w_) + (*done + plan_.prefetch_distance)];
-      if (plan_.prefetch == PrefetchHint::kT0) {
-        e_.prefetcht0(place);
-      } else {
-        e_.prefetcht1(place);
-      }
+      EmitPrefetchAt(plan_.prefetch, e_.ptr[RegExp(w_) + (*done + plan_.prefetch_distance)], e_);
     }
   }
 

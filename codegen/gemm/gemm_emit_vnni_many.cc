@@ -63,10 +63,6 @@ class ManyRows {
     kSlots
   };
   Xbyak::Address slot(Slot s) { return e_.qword[e_.rsp + 8 * s]; }
-  Regs& WithArguments() {
-    gprs_.FreeArguments();
-    return gprs_;
-  }
   int64_t blocks() const { return desc_.k / 32; }
   bool k_blocked() const { return plan_.k_block < desc_.k; }
 
@@ -312,7 +308,7 @@ class ManyRows {
   // The first four are in use while the arguments still are.
   Regs gprs_{0};
   const Regs::Gpr64 w_ = gprs_.Gpr("w"), bias_ = gprs_.Gpr("bias"), t_ = gprs_.Gpr("t"), u_ = gprs_.Gpr("u");
-  const Regs::Gpr64 s_ = WithArguments().Gpr("s"), q_ = gprs_.Gpr("q"), a_ = gprs_.Gpr("a"),
+  const Regs::Gpr64 s_ = gprs_.FreeArguments().Gpr("s"), q_ = gprs_.Gpr("q"), a_ = gprs_.Gpr("a"),
                     block_ = gprs_.Gpr("block"), c_ = gprs_.Gpr("c"), residual_ = gprs_.Gpr("residual"),
                     rows_left_ = gprs_.Gpr("rows_left"), prefetch_ = gprs_.Gpr("prefetch"),
                     prefetch_step_ = gprs_.Gpr("prefetch_step"), partial_ = gprs_.Gpr("partial");

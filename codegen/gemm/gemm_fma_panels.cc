@@ -1,4 +1,6 @@
 // Many rows: register blocks over panels side by side (gemm_fma_kernel.h).
+#include "codegen/gemm/gemm_fma_panels.h"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -14,106 +16,8 @@
 #include "ir/support/align.h"
 
 namespace xjit {
-namespace {
-
-constexpr int kRowBytes = kPanelColumns * 4;  // of the tile of sums and of the unpacked block
-constexpr int kMostPanels = 2;                // side by side: as many as the frame has places for
-
-struct Panels {
-  const GemmDesc& desc;
-  const GemmPlan& plan;
-  const FloatOps& ops;
-  Emitter& e;
-  Lanes lanes{e, ops.wide};
-  Regs regs{lanes.registers()};
-
-  const int64_t steps = Steps(desc, ops), block_steps = CeilDiv(plan.k_block, ops.dot ? 2 : 1);
-  const int64_t panels = std::max<int64_t>(1, plan.n_block);
-  const int64_t panel_bytes = PanelBytes(desc.w, desc.k);
-  const bool pairs = ReadsPairs(desc, ops);
-  const bool unpack = pairs || ReadAs(desc, ops).type != DType::kF32;
-  const int64_t blocks = CeilDiv(steps, block_steps);
-  const int64_t last_block = steps - (blocks - 1) * block_steps;
-  // Steps at the end that are no whole chunk; of pairs the chunk is filled up with zeros.
-  const int rest = pairs ? 0 : static_cast<int>(last_block % kTileSteps);
-  // Sums of one k block go to C from the tile's own rows of scratch, which stay in L1.
-  const bool one_block = blocks == 1;
-  const PanelScratch scratch = PanelScratchOf(desc, plan, ops, block_steps);
-  const int64_t b_stride = unpack ? scratch.block() : panel_bytes;
-  // Pairs: sums of a scale block are scaled and added to the sums in scratch, if there are several.
-  const ScaledBlocks scaled = pairs ? ScaledBlocksOf(desc.w, desc.k) : ScaledBlocks{};
-  const bool several = pairs && scaled.count(desc.k) > 1;
-  // A: from row to row, from one chunk of kTileSteps dwords to the next.
-  const int64_t a_row_bytes = desc.strips ? Bf16Strips(desc.k).strip_bytes() / kStripRows : desc.lda_bytes;
-  const int a_row = static_cast<int>(desc.strips ? kStripChunk : desc.lda_bytes);
-  const int a_chunk = desc.strips ? kStripRows * kStripChunk : kTileSteps * 4;
-  // Rows that all panels side by side go over before the next rows do: they stay in L1 or L2 meanwhile.
-  const int group_rows = desc.strips ? kStripRows : 2 * plan.tile_rows;
-
-  // Loop state that lives in the frame; an entry for each panel side by side where it says [2].
-  enum Slot {
-    kN,
-    kN1,
-    kM,
-    kM0,
-    kM1,
-    kRows,
-    kBlocks,
-    kChunks,
-    kUnits,
-    kScales,
-    kScalesLeft,
-    kBlockA,
-    kGroupA,
-    kGroupC,
-    kGroupSums,
-    kGroupRows,
-    kLeft,
-    kPanel,
-    kPanelCount,
-    kBias,
-    kW,
-    kNext = kW + 2,
-    kNextEnd = kNext + 2,
-    kSlots = kNextEnd + 2
-  };
-  static constexpr int kTable = AlignUp(kSlots * 8, 64);
-  Xbyak::Address At(int slot) { return e.qword[e.rsp + slot * 8]; }
-  Xbyak::Address At(int slot, const Xbyak::Reg64& panel) { return e.qword[e.rsp + panel * 8 + slot * 8]; }
-  Xbyak::Address Arg(size_t offset) { return e.qword[*args + static_cast<int>(offset)]; }
-
-  const Regs::Gpr64 args = regs.Gpr("args");
-
-  struct Rows {  // where a tile's rows are
-    Xbyak::Reg64 a, b, sums;
-    Xbyak::Reg64 c;  // offset from the start of C and of the residual
-  };
-
-  absl::Status Emit();
-  void RowBlock();
-  void KBlock();
-  void Unpack();
-  void UnpackPairs();
-  void CopyScales(const Xbyak::Reg64& header, const Xbyak::Reg64& scales);
-  void FindNext(int panel, int64_t packed_block);
-  void Groups();
-  void RowsOf(const Rows& at, const Xbyak::Reg64& left);
-  void Tile(int rows, const Rows& at);
-  void TileVectors(int rows, int first, const Rows& at);
-  void TileScaled(int rows, const Rows& at);
-  void LoadNext(const Xbyak::Reg64& next, const Xbyak::Reg64& next_step);
-  void StoreNext(const Xbyak::Reg64& next, const Xbyak::Reg64& t);
-  void TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, const Xbyak::Reg64& b, const Regs::VecList& acc,
-                 const Xbyak::Reg64* next, const Xbyak::Reg64* next_step);
-  void PrefetchC(int rows, const Rows& at);
-  void Finish(int rows, const Rows& at);
-  bool PrefetchNext() const { return plan.prefetch_next_panel; }
-  // reg += value, whatever its size.
-  void Add(const Xbyak::Reg64& reg, int64_t value) { e.add(reg, static_cast<int>(value)); }
-};
-
-absl::Status Panels::Emit() {
-  if (panels > kMostPanels) return Internal("{} panels side by side, at most {}", panels, kMostPanels);
+absl::Status FloatPanels::Emit() {
+  if (panels > kMostFloatPanels) return Internal("{} panels side by side, at most {}", panels, kMostFloatPanels);
   e.Prologue(kTable + kWeightTableBytes);
   e.mov(args, e.arg_args);
   e.mov(At(kN), e.arg_n0);
@@ -165,7 +69,7 @@ absl::Status Panels::Emit() {
 }
 
 // Panels from n on for kRows rows from m on.
-void Panels::RowBlock() {
+void FloatPanels::RowBlock() {
   {
     const auto at = regs.Gpr("at"), stride = regs.Gpr("stride");
     e.mov(stride, panel_bytes);
@@ -196,7 +100,7 @@ void Panels::RowBlock() {
 }
 
 // One k block: its loop counts, its unpacking, all rows.
-void Panels::KBlock() {
+void FloatPanels::KBlock() {
   const auto set = [&](Slot slot, int64_t full, int64_t last) {
     const auto value = regs.Gpr("value"), other = regs.Gpr("other");
     e.mov(value, last);
@@ -208,7 +112,7 @@ void Panels::KBlock() {
     e.mov(At(slot), value);
   };
   set(kChunks, block_steps / kTileSteps, pairs ? CeilDiv(last_block, kTileSteps) : last_block / kTileSteps);
-  const int64_t packed_block = unpack ? CeilDiv(panel_bytes, blocks) : block_steps * kRowBytes;
+  const int64_t packed_block = unpack ? CeilDiv(panel_bytes, blocks) : block_steps * kPanelRowBytes;
   if (several) {
     const int64_t last = desc.k - (blocks - 1) * plan.k_block;
     set(kUnits, plan.k_block / scaled.depth, last / scaled.depth);
@@ -227,162 +131,12 @@ void Panels::KBlock() {
   }
   Groups();
   if (!unpack && !one_block) {
-    for (int i = 0; i < panels; ++i) e.add(At(kW + i), static_cast<int>(block_steps * kRowBytes));
-  }
-}
-
-// Unpacks the next k block of each panel to its place in scratch; kW is behind it afterwards.
-void Panels::Unpack() {
-  const auto w = regs.Gpr("w"), b = regs.Gpr("b"), units = regs.Gpr("units"), inner = regs.Gpr("inner"),
-             panel = regs.Gpr("panel");
-  const auto reader = MakeWeightReader(desc.w, plan.vbmi, e, regs, lanes);
-  WeightCursor at{*w, *b, kRowBytes, *inner, kTable};
-  at.touch = [&](int offset, int bytes) { EmitPrefetch(plan, w, offset, bytes, e); };
-  const WeightSink store = [&](int k, int first, std::span<const int> v) {
-    for (size_t j = 0; j < v.size(); ++j) {
-      e.vmovaps(e.ptr[*b + k * kRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
-    }
-  };
-  Xbyak::Label next, unit, units_done, done;
-  e.xor_(panel, panel);
-  e.L(next);
-  e.mov(w, At(kW, panel));
-  e.mov(b, b_stride);
-  e.imul(b, panel);
-  e.add(b, Arg(offsetof(GemmArgs, scratch)));
-  Add(b, panels * scratch.sums);
-  e.mov(units, At(kUnits));
-  e.test(units, units);
-  e.jz(units_done);
-  e.L(unit);
-  reader->Unit(at, store);
-  e.dec(units);
-  e.jnz(unit);
-  e.L(units_done);
-  if (const int tail = static_cast<int>(last_block % reader->unit()); tail != 0) {
-    e.cmp(At(kBlocks), 1);
-    e.jne(done);
-    reader->Tail(tail, at, store);
-    e.L(done);
-  }
-  e.mov(At(kW, panel), w);
-  e.inc(panel);
-  e.cmp(panel, At(kPanelCount));
-  e.jl(next);
-}
-
-// The same for pairs of bf16 and their scales. Of a single scale block kUnits counts units, of several whole ones.
-void Panels::UnpackPairs() {
-  const auto w = regs.Gpr("w"), b = regs.Gpr("b"), units = regs.Gpr("units"), header = regs.Gpr("header"),
-             panel = regs.Gpr("panel"), scales = regs.Gpr("scales"), count = regs.Gpr("count");
-  const auto reader = MakePairReader(desc.w, plan.vbmi, e, regs);
-  reader->Constants();
-  WeightCursor at{*w, *b, kRowBytes / 2, *header, kTable};
-  const PairSink store = [&](int pair, int first, std::span<const int> v) {
-    for (size_t j = 0; j < v.size(); ++j) {
-      e.vmovaps(e.ptr[*b + pair * kRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
-    }
-  };
-  // Zeros behind the last k's up to a whole chunk.
-  const auto pad = [&](int64_t k) {
-    const auto odd = static_cast<int>(k % (2 * kTileSteps));
-    if (odd == 0) return;
-    const auto zero = regs.Vecs("zero");
-    lanes.Zero(zero[0]);
-    for (int pair = CeilDiv(odd, 2); pair < kTileSteps; ++pair) {
-      for (int v = 0; v < lanes.per_panel(); ++v) {
-        e.vmovaps(e.ptr[*b + pair * kRowBytes - odd * kRowBytes / 2 + v * lanes.bytes()], lanes(zero[0]));
-      }
-    }
-  };
-  Xbyak::Label next, unit, units_done, done, rest_done;
-  e.xor_(panel, panel);
-  e.L(next);
-  e.mov(w, At(kW, panel));
-  e.mov(b, b_stride);
-  e.imul(b, panel);
-  e.add(b, Arg(offsetof(GemmArgs, scratch)));
-  Add(b, panels * scratch.sums);
-  e.lea(scales, e.ptr[*b + static_cast<int>(scratch.weights)]);
-  if (several) {
-    const auto block = [&](int64_t elems) {
-      e.mov(header, w);
-      CopyScales(header, scales);
-      Add(scales, kRowBytes);
-      reader->LoadZeros(header);
-      Add(w, scaled.header_bytes());
-      ReadUnits(elems, *reader, at, units, store, e);
-      e.lea(w, e.ptr[*header + static_cast<int>(scaled.block_bytes(elems))]);
-    };
-    e.mov(count, At(kUnits));
-    e.test(count, count);
-    e.jz(units_done);
-    e.L(unit);
-    block(scaled.depth);
-    e.dec(count);
-    e.jnz(unit);
-    e.L(units_done);
-    if (const int64_t elems = desc.k % scaled.depth; elems != 0) {
-      e.cmp(At(kBlocks), 1);
-      e.jne(done);
-      block(elems);
-      pad(elems);
-      e.L(done);
-    }
-  } else {
-    e.mov(header, At(kN));
-    e.add(header, panel);
-    e.mov(count, panel_bytes);
-    e.imul(header, count);
-    e.add(header, Arg(offsetof(GemmArgs, w)));
-    Xbyak::Label begun;
-    if (!one_block) {
-      e.cmp(At(kBlocks), static_cast<int>(blocks));
-      e.jne(begun);
-    }
-    CopyScales(header, scales);
-    Add(w, scaled.header_bytes());
-    e.L(begun);
-    reader->LoadZeros(header);
-    e.mov(count, At(kUnits));
-    e.test(count, count);
-    e.jz(units_done);
-    e.L(unit);
-    reader->Unit(at, store);
-    e.dec(count);
-    e.jnz(unit);
-    e.L(units_done);
-    const int64_t last = desc.k - (blocks - 1) * plan.k_block;
-    if (last % (2 * kTileSteps) != 0) {
-      if (!one_block) {
-        e.cmp(At(kBlocks), 1);
-        e.jne(done);
-      }
-      if (const auto tail = static_cast<int>(last % reader->unit()); tail != 0) reader->Tail(tail, at, store);
-      pad(last);
-      e.L(done);
-    }
-  }
-  e.mov(At(kW, panel), w);
-  e.inc(panel);
-  e.cmp(panel, At(kPanelCount));
-  e.jl(next);
-}
-
-void Panels::CopyScales(const Xbyak::Reg64& header, const Xbyak::Reg64& scales) {
-  const auto scale = regs.Vecs("scale");
-  for (int v = 0; v < lanes.per_panel(); ++v) {
-    if (scaled.scale == DType::kF16) {
-      e.vcvtph2ps(lanes(scale[0]), e.ptr[header + v * lanes.bytes() / 2]);
-    } else {
-      e.vmovups(lanes(scale[0]), e.ptr[header + v * lanes.bytes()]);
-    }
-    e.vmovaps(e.ptr[scales + v * lanes.bytes()], lanes(scale[0]));
+    for (int i = 0; i < panels; ++i) e.add(At(kW + i), static_cast<int>(block_steps * kPanelRowBytes));
   }
 }
 
 // Which packed bytes are prefetched while rows run: of the panel's next k block, or of the panels that come next.
-void Panels::FindNext(int panel, int64_t packed_block) {
+void FloatPanels::FindNext(int panel, int64_t packed_block) {
   const auto next = regs.Gpr("next"), end = regs.Gpr("end"), stride = regs.Gpr("stride");
   Xbyak::Label found, more_rows, other, none;
   if (!one_block) {
@@ -416,7 +170,7 @@ void Panels::FindNext(int panel, int64_t packed_block) {
 }
 
 // The k block over all rows.
-void Panels::Groups() {
+void FloatPanels::Groups() {
   {
     const auto t = regs.Gpr("t"), c = regs.Gpr("c");
     e.mov(t, At(kBlockA));
@@ -441,7 +195,7 @@ void Panels::Groups() {
     e.mov(At(kGroupRows), rows);
     e.mov(At(kPanel), 0);
     if (desc.epilogue.bias) {
-      e.imul(bias, At(kN), kRowBytes);
+      e.imul(bias, At(kN), kPanelRowBytes);
       e.add(bias, Arg(offsetof(GemmArgs, bias)));
       e.mov(At(kBias), bias);
     }
@@ -470,7 +224,7 @@ void Panels::Groups() {
       Add(b, b_stride);
       if (!one_block) Add(sums, scratch.sums);
       Add(c, PanelBytesOfC(desc));
-      if (desc.epilogue.bias) e.add(At(kBias), kRowBytes);
+      if (desc.epilogue.bias) e.add(At(kBias), kPanelRowBytes);
       e.mov(next, At(kPanel));
       e.inc(next);
       e.mov(At(kPanel), next);
@@ -479,14 +233,14 @@ void Panels::Groups() {
     }
   }
   e.add(At(kGroupA), static_cast<int>(group_rows * a_row_bytes));
-  if (!one_block) e.add(At(kGroupSums), group_rows * kRowBytes);
+  if (!one_block) e.add(At(kGroupSums), group_rows * kPanelRowBytes);
   e.add(At(kGroupC), static_cast<int>(group_rows * desc.ldc_bytes));
   e.sub(At(kLeft), group_rows);
   e.jg(group);
 }
 
 // `left` rows of one panel, in register blocks.
-void Panels::RowsOf(const Rows& at, const Xbyak::Reg64& left) {
+void FloatPanels::RowsOf(const Rows& at, const Xbyak::Reg64& left) {
   std::vector<int> sizes = {plan.tile_rows};
   if (desc.rows > 0) {
     if (desc.rows % plan.tile_rows != 0) sizes.push_back(static_cast<int>(desc.rows % plan.tile_rows));
@@ -503,7 +257,7 @@ void Panels::RowsOf(const Rows& at, const Xbyak::Reg64& left) {
     e.jl(fewer);
     Tile(rows, at);
     Add(at.a, int64_t{rows} * a_row);
-    if (!one_block) Add(at.sums, rows * kRowBytes);
+    if (!one_block) Add(at.sums, rows * kPanelRowBytes);
     Add(at.c, rows * desc.ldc_bytes);
     e.sub(left, rows);
     e.jg(next);
@@ -514,7 +268,7 @@ void Panels::RowsOf(const Rows& at, const Xbyak::Reg64& left) {
 }
 
 // `rows` rows, all columns of the panel; with the last k block also their epilogue.
-void Panels::Tile(int rows, const Rows& at) {
+void FloatPanels::Tile(int rows, const Rows& at) {
   Xbyak::Label not_last, unfinished;
   if (PrefetchNext() && rows == plan.tile_rows) {
     if (!one_block) {
@@ -537,7 +291,7 @@ void Panels::Tile(int rows, const Rows& at) {
   e.L(unfinished);
 }
 
-void Panels::PrefetchC(int rows, const Rows& at) {
+void FloatPanels::PrefetchC(int rows, const Rows& at) {
   const auto c = regs.Gpr("c");
   const auto each = [&](size_t base, auto&& prefetch) {
     e.mov(c, Arg(base));
@@ -553,11 +307,11 @@ void Panels::PrefetchC(int rows, const Rows& at) {
 }
 
 // kTileVectors vectors of columns from `first` on.
-void Panels::TileVectors(int rows, int first, const Rows& at) {
+void FloatPanels::TileVectors(int rows, int first, const Rows& at) {
   const auto a = regs.Gpr("a"), b = regs.Gpr("b"), count = regs.Gpr("count"), next = regs.Gpr("next"),
              next_step = regs.Gpr("next_step");
   const auto acc = regs.Vecs("acc", rows * kTileVectors);
-  const auto sum = [&](int row, int v) { return e.ptr[at.sums + row * kRowBytes + (first + v) * lanes.bytes()]; };
+  const auto sum = [&](int row, int v) { return e.ptr[at.sums + row * kPanelRowBytes + (first + v) * lanes.bytes()]; };
   const auto each = [&](auto&& action) {
     for (int row = 0; row < rows; ++row) {
       for (int v = 0; v < kTileVectors; ++v) action(row, v, acc[row * kTileVectors + v]);
@@ -600,12 +354,12 @@ void Panels::TileVectors(int rows, int first, const Rows& at) {
 }
 
 // All columns, a scale block after the other.
-void Panels::TileScaled(int rows, const Rows& at) {
+void FloatPanels::TileScaled(int rows, const Rows& at) {
   const auto a = regs.Gpr("a"), b = regs.Gpr("b"), count = regs.Gpr("count"), next = regs.Gpr("next"),
              next_step = regs.Gpr("next_step");
   const auto acc = regs.Vecs("acc", rows * kTileVectors);
   const auto sum = [&](int i) {
-    return e.ptr[at.sums + i / kTileVectors * kRowBytes + i % kTileVectors * lanes.bytes()];
+    return e.ptr[at.sums + i / kTileVectors * kPanelRowBytes + i % kTileVectors * lanes.bytes()];
   };
   const int sums = rows * kTileVectors;
   Xbyak::Label begun, block, chunk;
@@ -651,14 +405,14 @@ void Panels::TileScaled(int rows, const Rows& at) {
       e.vmovaps(sum(i), lanes(acc[i]));
     }
   }
-  Add(scales, kRowBytes);
+  Add(scales, kPanelRowBytes);
   e.dec(At(kScalesLeft));
   e.jnz(block);
   if (PrefetchNext()) StoreNext(next, count);
 }
 
 // next = where the panel's prefetching has got to, next_step = how far it goes at a time: 0 at its end.
-void Panels::LoadNext(const Xbyak::Reg64& next, const Xbyak::Reg64& next_step) {
+void FloatPanels::LoadNext(const Xbyak::Reg64& next, const Xbyak::Reg64& next_step) {
   const auto t = regs.Gpr("t");
   e.mov(next_step, 32);
   e.mov(t, 64);
@@ -673,24 +427,24 @@ void Panels::LoadNext(const Xbyak::Reg64& next, const Xbyak::Reg64& next_step) {
   e.cmovg(next_step, t);
 }
 
-void Panels::StoreNext(const Xbyak::Reg64& next, const Xbyak::Reg64& t) {
+void FloatPanels::StoreNext(const Xbyak::Reg64& next, const Xbyak::Reg64& t) {
   e.mov(t, At(kPanel));
   e.mov(At(kNext, t), next);
 }
 
-void Panels::TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, const Xbyak::Reg64& b,
-                       const Regs::VecList& acc, const Xbyak::Reg64* next, const Xbyak::Reg64* next_step) {
+void FloatPanels::TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, const Xbyak::Reg64& b,
+                            const Regs::VecList& acc, const Xbyak::Reg64* next, const Xbyak::Reg64* next_step) {
   const auto weight = regs.Vecs("weight", kTileVectors);
   const auto activation = regs.Vecs("activation", lanes.wide() ? 4 : 2);
   int turn = 0;
   for (int step = 0; step < count; ++step) {
-    if (!unpack) EmitPrefetch(plan, b, step * kRowBytes + first * lanes.bytes(), kTileVectors * lanes.bytes(), e);
+    if (!unpack) EmitPrefetch(plan, b, step * kPanelRowBytes + first * lanes.bytes(), kTileVectors * lanes.bytes(), e);
     if (next != nullptr && step % kNextEvery == 0) {
       e.prefetcht1(e.ptr[*next]);
       e.add(*next, *next_step);
     }
     for (int v = 0; v < kTileVectors; ++v) {
-      e.vmovups(lanes(weight[v]), e.ptr[b + step * kRowBytes + (first + v) * lanes.bytes()]);
+      e.vmovups(lanes(weight[v]), e.ptr[b + step * kPanelRowBytes + (first + v) * lanes.bytes()]);
     }
     for (int row = 0; row < rows; ++row) {
       const auto x = lanes(activation[turn++ % activation.size()]);
@@ -707,11 +461,11 @@ void Panels::TileSteps(int rows, int first, int count, const Xbyak::Reg64& a, co
   }
   if (count < kTileSteps) return;
   Add(a, a_chunk);
-  Add(b, kRowBytes * count);
+  Add(b, kPanelRowBytes * count);
 }
 
 // The epilogue of the tile's rows.
-void Panels::Finish(int rows, const Rows& at) {
+void FloatPanels::Finish(int rows, const Rows& at) {
   const auto sums = regs.Gpr("sums"), left = regs.Gpr("left"), c = regs.Gpr("c"), residual = regs.Gpr("residual"),
              bias = regs.Gpr("bias");
   if (desc.epilogue.residual) {
@@ -737,17 +491,15 @@ void Panels::Finish(int rows, const Rows& at) {
     }
     EmitRowEpilogue(desc, list, {*c, *residual, *bias}, 0, e, regs, lanes);
   }
-  Add(sums, kRowBytes);
+  Add(sums, kPanelRowBytes);
   Add(c, desc.ldc_bytes);
   if (desc.epilogue.residual) Add(residual, desc.ldc_bytes);
   e.dec(left);
   e.jnz(row);
 }
 
-}  // namespace
-
 absl::Status EmitFloatPanels(const GemmDesc& desc, const GemmPlan& plan, const FloatOps& ops, Emitter& e) {
-  return Panels{desc, plan, ops, e}.Emit();
+  return FloatPanels{desc, plan, ops, e}.Emit();
 }
 
 }  // namespace xjit

@@ -1,5 +1,7 @@
 #include "codegen/gemm/gemm_int8_tile.h"
 
+#include <array>
+
 namespace xjit {
 
 using Xbyak::Reg64;

@@ -1,6 +1,9 @@
 // One register block of the int8 gemm: rows x the vectors of a panel of int32 sums, and the code for 64 k of it.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "codegen/gemm/gemm_fma_epilogue.h"
 #include "codegen/gemm/gemm_fma_lanes.h"
 #include "codegen/gemm/gemm_plan.h"

@@ -24,15 +24,16 @@ struct GemmPlan {
   int64_t m_block = 0;
   // Panels that rows go over while they are in L1 or L2; 0: one after the other, each with all rows.
   int64_t n_block = 0;
+  // The emitter obeys the three fields below: few rows on vectors. Others copy or read weights in an order of their
+  // own.
+  bool streams_weights = false;
   // Software prefetch of packed weights: one prefetch each `prefetch_every` bytes, `prefetch_distance` bytes ahead.
   PrefetchHint prefetch = PrefetchHint::kNone;
   int prefetch_distance = 0;
   int prefetch_every = 0;
-  // Many rows: while rows run, bytes of the next panel are prefetched into L2 (prefetcht1).
+  // Many rows: while rows run, bytes of the next panel are prefetched into L2 (prefetcht1), by avx512_vnni one each
+  // `prefetch_every` bytes.
   bool prefetch_next_panel = false;
-  // Activation dwords are broadcast once into a register and used for both column groups (true), or are an embedded
-  // broadcast of every dot product (false).
-  bool broadcast_a = false;
   // Many rows: the next chunk of a strip is prefetched into L1 while this one is multiplied.
   bool prefetch_a = false;
   // Tables of 64 and 128 bytes are looked up in registers (vpermb, vpermi2b).
@@ -49,6 +50,9 @@ struct GemmPlan {
 
 // "tile_rows 1, k_block 256, prefetch t1 +8192 every 384, scratch 0, cost 138.0"
 std::string ToString(const GemmPlan& plan);
+
+// prefetcht0, prefetcht1 or nothing.
+void EmitPrefetchAt(PrefetchHint hint, const Xbyak::Address& place, Emitter& e);
 
 // The plan with the prefetch that was measured on the target for such a product, where one was.
 GemmPlan WithTuning(const GemmDesc& desc, const TargetInfo& target, GemmPlan plan);

@@ -12,7 +12,8 @@ namespace xjit {
 namespace {
 
 // Rows whose sums wait in scratch at a time, where they have to: 64 KiB a panel, far below any L2, and unpacking a
-// panel again for the next so many rows costs less than 1%. A multiple of 16 and of 12, whole groups of rows.
+// panel again for the next so many rows costs less than 1% (by the instructions that PlanFloat counts). A multiple of
+// 16 and of 12, whole groups of rows.
 constexpr int64_t kMostRows = 528;
 
 // Panels side by side: rows of A come from L3 half as often, which is worth 1.5% (EPYC 9005, bf16 1024x8192x3072); with
@@ -140,6 +141,7 @@ GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOp
   const int registers = ops.wide ? 32 : 16;
   const int lanes = ops.wide ? 16 : 8;
   GemmPlan plan;
+  plan.streams_weights = desc.rows > 0;
   plan.vbmi = target.vbmi && ops.wide && HasScalesOutside(w.type);
   // Two multiply ports, four vector ports.
   const double multiply = static_cast<double>(steps) / lanes * 0.5;

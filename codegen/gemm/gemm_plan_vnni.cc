@@ -100,6 +100,7 @@ absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& ta
   plan.tile_vectors = kPanelColumns / kGroupColumns;
   if (desc.rows > 0) {
     plan.tile_rows = desc.rows;
+    plan.streams_weights = true;
     // A K-quant's block is a long loop body as it is; the small blocks are unrolled up to 128 k.
     int steps = desc.rows > 2 || weights.far_header() ? 1 : std::max(1, 4 / weights.parts);
     while (blocks / weights.parts % steps != 0) steps /= 2;
@@ -114,7 +115,6 @@ absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& ta
   // of 10), with minima 72.5 and halves 72.0 of 72.7% (8 of 11). Activations broadcast by each dot product instead of
   // once for both groups cost 3 to 8 points, and so 5 x 2 for halves, which leaves no register for them; 7 x 2 costs 2.
   plan.tile_rows = weights.halves() ? 4 : 6;
-  plan.broadcast_a = true;
   BlockDepth(blocks, weights, target, &plan);
   plan.prefetch_next_panel = true;
   plan.prefetch_every = 64;

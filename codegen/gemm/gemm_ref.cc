@@ -84,7 +84,7 @@ std::vector<std::byte> RowOfA(const GemmDesc& desc, const std::byte* a, int64_t 
   if (!desc.strips) {
     std::memcpy(row.data(), a + m * desc.lda_bytes, row.size());
   } else {
-    for (int64_t b = 0; b < bytes; ++b) row[static_cast<size_t>(b)] = a[Bf16Strips(desc.k).offset(m, b)];
+    for (int64_t b = 0; b < bytes; ++b) row[static_cast<size_t>(b)] = a[HalfStrips(desc.k).offset(m, b)];
   }
   return row;
 }
@@ -102,7 +102,7 @@ IntColumn IntColumnOf(const GemmDesc& desc, const std::byte* w, int64_t n) {
 }
 
 float DotInt8(const GemmDesc& desc, const std::byte* row, const IntColumn& column) {
-  int32_t dot = 0;
+  int64_t dot = 0;
   for (int64_t i = 0; i < desc.k; ++i) {
     dot += static_cast<int8_t>(column.codes[static_cast<size_t>(i)]) * At<int8_t>(row, i);
   }

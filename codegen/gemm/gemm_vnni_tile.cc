@@ -23,7 +23,7 @@ VnniTile::VnniTile(const GemmDesc& desc, const GemmPlan& plan, int rows, const P
       sums_(regs_.Vecs("sums", 2 * rows)),
       dots_(regs_.Vecs("dots", (weights_.halves() ? 4 : 2) * rows)),
       b_(regs_.Vecs("b", 2)),
-      broadcast_(regs_.Vecs("broadcast", plan.broadcast_a ? 4 : 0)) {}
+      broadcast_(regs_.Vecs("broadcast", 4)) {}
 
 void VnniTile::Block() {
   Start();
@@ -78,13 +78,9 @@ void VnniTile::Dots(int begin, int end, int half) {
     }
     for (int row = 0; row < rows_; ++row) {
       const RegExp a = p_.q + (RowOffset(row) + 4 * g);
-      if (broadcast_.size() > 0) {
-        const Zmm x = broadcast_.Z(next++ % broadcast_.size());
-        e_.vpbroadcastd(x, e_.ptr[a]);
-        for (int group = 0; group < 2; ++group) e_.vpdpbusd(dot(half, row, group), b(group), x);
-      } else {
-        for (int group = 0; group < 2; ++group) e_.vpdpbusd(dot(half, row, group), b(group), e_.ptr_b[a]);
-      }
+      const Zmm x = broadcast_.Z(next++ % broadcast_.size());
+      e_.vpbroadcastd(x, e_.ptr[a]);
+      for (int group = 0; group < 2; ++group) e_.vpdpbusd(dot(half, row, group), b(group), x);
     }
   }
 }

@@ -1,8 +1,6 @@
 #include "codegen/gemm/pack_scaled.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -20,17 +18,11 @@ using pack_internal::Store;
 
 // The bits of an f16 that is exactly `x`.
 absl::StatusOr<uint16_t> ExactHalf(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
-  const float magnitude = std::fabs(x);
-  uint16_t half = 0x7c00;
-  if (magnitude < 0x1p-14f) {
-    half = static_cast<uint16_t>(magnitude * 0x1p24f);
-  } else if (magnitude < 65536.0f) {
-    half = static_cast<uint16_t>(((bits >> 23 & 255) - 112) << 10 | (bits >> 13 & 0x3ff));
+  const uint16_t half = F32ToF16(x);
+  if (F16ToF32(half) != x) {
+    return InvalidArgument("a scale of int4 weights is {}, which f16 cannot hold (--backend interp runs it)", x);
   }
-  if (F16ToF32(half) != magnitude) return InvalidArgument("a scale of int4 weights is {}, which f16 cannot hold", x);
-  return static_cast<uint16_t>(sign | half);
+  return half;
 }
 
 // Elements of k that all columns of a panel advance through together; a multiple of every unit.

@@ -1,5 +1,6 @@
 #include "codegen/gemm/random_panels.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <random>

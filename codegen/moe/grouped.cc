@@ -97,7 +97,7 @@ MoeRowLayout MoeRowLayoutOf(DType type, int64_t k) {
     case DType::kBF16:
     case DType::kF16:
       layout.row_bytes = AlignUp(2 * k, 4);
-      layout.strips = Bf16Strips(k);
+      layout.strips = HalfStrips(k);
       break;
     default:
       layout.row_bytes = 4 * k;

@@ -25,7 +25,7 @@ PrepareEmitter::PrepareEmitter(const PrepareDesc& desc, const PreparePlan& plan,
       rows_(regs_.Gpr("rows")),
       index_(regs_.Gpr("index")),
       strip_left_(regs_.Gpr("strip_left")),
-      strip_index_(WithArguments().Gpr("strip_index")),
+      strip_index_(regs_.FreeArguments().Gpr("strip_index")),
       norm_(regs_.Vecs("norm", desc.norm ? 1 : 0)),
       q8_columns_(regs_.Gpr("columns")),
       q8_inverse_(regs_.Gpr("inverse")) {}

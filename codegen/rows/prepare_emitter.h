@@ -72,10 +72,6 @@ class PrepareEmitter {
   Emitter& e_;
   bool wide_;
   Regs regs_;
-  Regs& WithArguments() {
-    regs_.FreeArguments();
-    return regs_;
-  }
   // These are in use while the arguments still are.
   Regs::Gpr64 x_, gain_, order_, out_, rows_, index_;
   Regs::Gpr64 strip_left_;   // with strips: rows left of the strip

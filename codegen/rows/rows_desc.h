@@ -11,8 +11,8 @@
 namespace xjit {
 
 // rows.prepare: out = convert(norm ? x * gain / sqrt(mean(x^2) + eps) : x). Grid m = rows, n unused.
-// out: kF32, kBF16, kF16 (round to nearest even; an odd `cols` is followed by one zero), kQ8Act (Q8Layout{cols}) or kI8Act
-// (I8Layout{cols}).
+// out: kF32, kBF16, kF16 (round to nearest even; an odd `cols` is followed by one zero), kQ8Act (Q8Layout{cols}) or
+// kI8Act (I8Layout{cols}).
 struct PrepareDesc {
   int64_t cols = 0;
   bool norm = false;

@@ -109,7 +109,7 @@ std::string_view Spelling(EltwiseOp op) {
 bool HasStrips(DType out) { return out == DType::kBF16 || out == DType::kF16 || out == DType::kI8Act; }
 
 StripLayout OutputStrips(const PrepareDesc& desc) {
-  return desc.out == DType::kI8Act ? I8Layout{desc.cols}.strips() : Bf16Strips(desc.cols);
+  return desc.out == DType::kI8Act ? I8Layout{desc.cols}.strips() : HalfStrips(desc.cols);
 }
 
 std::string PrepareName(const PrepareDesc& desc, const char* row) {

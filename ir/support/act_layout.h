@@ -45,7 +45,7 @@ struct I8Layout {
   constexpr StripLayout strips() const { return {AlignUp(k, 64), 2 * 4 * kStripRows}; }
 };
 
-// bf16[k] in strips; zeros up to a whole chunk.
-constexpr StripLayout Bf16Strips(int64_t k) { return {2 * k, 0}; }
+// bf16[k] or f16[k] in strips; zeros up to a whole chunk.
+constexpr StripLayout HalfStrips(int64_t k) { return {2 * k, 0}; }
 
 }  // namespace xjit

@@ -165,6 +165,11 @@ TEST(AmxPlan, Refuses) {
   GemmDesc groups = Desc(Encoding(DType::kI8, {.kind = Scales::Kind::kGroup, .cols = 128}), DType::kI8Act);
   EXPECT_THAT(Message(PlanGemmAmxInt8(groups, amx).status()), HasSubstr("one scale a column"));
   EXPECT_THAT(Message(PlanGemmAmxInt8(Desc(DType::kQ8_0, DType::kI8Act), amx).status()), HasSubstr("q8_0"));
+  GemmDesc deep = Desc(Encoding::Int8(), DType::kI8Act);
+  deep.k = 131072;
+  EXPECT_TRUE(PlanGemmAmxInt8(deep, amx).ok());
+  ++deep.k;
+  EXPECT_EQ(Message(PlanGemmAmxInt8(deep, amx).status()), "k = 131073 is more than 131072");
 }
 
 }  // namespace

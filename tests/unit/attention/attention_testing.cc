@@ -4,43 +4,12 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/unit/watched_call.h"
+
 namespace xjit::testing {
 
 bool CallKeepsRegisters(KernelFn fn, const void* args, int64_t n0, int64_t n1, int64_t m0, int64_t m1) {
-  // A small emitted shim: saves all callee-saved registers, sets them to known values, calls, compares.
-  using Shim = int64_t (*)(const void* args, int64_t n0, int64_t n1, int64_t m0, int64_t m1, KernelFn fn);
-  static CodeArena arena;
-  static const Shim shim = [] {
-    Emitter e;
-    const Xbyak::Reg64 saved[] = {e.rbx, e.rbp, e.r12, e.r13, e.r14, e.r15};
-    for (const auto& r : saved) e.push(r);
-    e.sub(e.rsp, 24);
-    e.mov(e.qword[e.rsp], e.rsp);
-    int64_t value = 0x0123456789abcdef;
-    for (const auto& r : saved) e.mov(r, value += 0x1111);
-    e.call(e.r9);
-    Xbyak::Label wrong, done;
-    value = 0x0123456789abcdef;
-    e.cmp(e.rsp, e.qword[e.rsp]);
-    e.jne(wrong);
-    for (const auto& r : saved) {
-      e.mov(e.rax, value += 0x1111);
-      e.cmp(e.rax, r);
-      e.jne(wrong);
-    }
-    e.mov(e.eax, 1);
-    e.jmp(done);
-    e.L(wrong);
-    e.xor_(e.eax, e.eax);
-    e.L(done);
-    e.add(e.rsp, 24);
-    for (int i = 5; i >= 0; --i) e.pop(saved[i]);
-    e.ret();
-    const auto kernel = e.Finish("shim", arena);
-    if (!kernel.ok() || !arena.Seal().ok()) std::abort();
-    return reinterpret_cast<Shim>(reinterpret_cast<uintptr_t>(kernel->code));
-  }();
-  return shim(args, n0, n1, m0, m1, fn) == 1;
+  return WatchedCall(fn, args, n0, n1, m0, m1).empty();
 }
 
 std::string UsesEvex(const Kernel& kernel) {

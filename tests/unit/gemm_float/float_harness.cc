@@ -12,6 +12,7 @@
 #include "codegen/gemm/pack.h"
 #include "codegen/gemm/random_panels.h"
 #include "ir/support/act_layout.h"
+#include "tests/unit/watched_call.h"
 
 namespace xjit::testing {
 
@@ -81,36 +82,6 @@ std::vector<std::byte> RandomRow(DType type, int64_t k, std::mt19937& random) {
   return row;
 }
 
-// fn(args, n0, n1, m0, m1) with known values in the callee-saved registers; returns a bit for each that changed.
-using Watch = int64_t (*)(const void* args, int64_t n0, int64_t n1, int64_t m0, int64_t m1, KernelFn fn);
-
-struct WatchCode : Xbyak::CodeGenerator {
-  WatchCode() {
-    const Xbyak::Reg64 saved[] = {rbx, rbp, r12, r13, r14, r15};
-    for (const auto& r : saved) push(r);
-    sub(rsp, 24);
-    for (int i = 0; i < 6; ++i) mov(saved[i], 0x5A5A000000 + i);
-    call(r9);
-    xor_(eax, eax);
-    for (int i = 0; i < 6; ++i) {
-      mov(rcx, 0x5A5A000000 + i);
-      Xbyak::Label same;
-      cmp(saved[i], rcx);
-      je(same);
-      or_(eax, 1 << i);
-      L(same);
-    }
-    add(rsp, 24);
-    for (int i = 5; i >= 0; --i) pop(saved[i]);
-    ret();
-  }
-};
-
-Watch WatchedCall() {
-  static WatchCode* code = new WatchCode;
-  return code->getCode<Watch>();
-}
-
 }  // namespace
 
 bool HostHas(const FloatRow& row) { return HostIsa() >= row.isa; }
@@ -172,7 +143,7 @@ Problem::Problem(DType a, const Encoding& w, int64_t m, int64_t n, int64_t k, Ep
 
   a_ = std::make_unique<GuardedBuffer>((m - 1) * lda_bytes_ + a_row, 0);
   // Rows of the last strip beyond m are not numbers.
-  const StripLayout strips = Bf16Strips(k);
+  const StripLayout strips = HalfStrips(k);
   strips_ = std::make_unique<GuardedBuffer>(a == DType::kBF16 ? static_cast<size_t>(strips.bytes(m)) : 0, 0xFF);
   if (a == DType::kBF16) {
     for (int64_t i = 0; i < m; ++i) {
@@ -254,14 +225,7 @@ std::string Problem::Call(const Built& built, int64_t n0, int64_t n1, int64_t m0
   GuardedBuffer scratch(static_cast<size_t>(RoundUp(built.plan.scratch_bytes, 64)), 0xFF);
   GemmArgs args = Args(few, few ? m0 : 0);
   args.scratch = scratch.data();
-  const int64_t changed = few ? WatchedCall()(&args, n0, n1, 0, m1 - m0, built.kernel.fn)
-                              : WatchedCall()(&args, n0, n1, m0, m1, built.kernel.fn);
-  std::string names;
-  const char* const all[] = {"rbx ", "rbp ", "r12 ", "r13 ", "r14 ", "r15 "};
-  for (int i = 0; i < 6; ++i) {
-    if ((changed >> i & 1) != 0) names += all[i];
-  }
-  return names;
+  return WatchedCall(built.kernel.fn, &args, n0, n1, few ? 0 : m0, few ? m1 - m0 : m1);
 }
 
 float Problem::C(int64_t row, int64_t column) const {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tests/unit/gemm_int8/int8_product.h"
+#include "tests/unit/watched_call.h"
 
 namespace xjit {
 namespace {
@@ -11,6 +12,7 @@ namespace {
 using testing::GuardedBuffer;
 using testing::Int8Product;
 using testing::Int8Row;
+using testing::WatchedCall;
 
 constexpr Epilogue kEpilogues[] = {{},
                                    {.bias = true},
@@ -230,37 +232,7 @@ TEST_P(Int8, CalleeSavedRegisters) {
     ASSERT_NO_FATAL_FAILURE(product.Compile());
     auto c = product.NewC();
     const GemmArgs args = product.Args(*c);
-    uint64_t after[6] = {};
-    struct {
-      KernelFn fn;
-      const void* args;
-      int64_t panels, m;
-      uint64_t* after;
-    } call = {product.kernel().fn, &args, 2, product.m(), after};
-    Emitter e;
-    const Xbyak::Reg64 saved[6] = {e.rbx, e.rbp, e.r12, e.r13, e.r14, e.r15};
-    for (const auto& r : saved) e.push(r);
-    e.push(e.arg_args);
-    for (uint32_t i = 0; i < 6; ++i) e.mov(saved[i], 0x1234567000000000 + i);
-    e.mov(e.rax, e.arg_args);
-    e.mov(e.rdi, e.ptr[e.rax + 8]);
-    e.xor_(e.esi, e.esi);
-    e.mov(e.rdx, e.ptr[e.rax + 16]);
-    e.xor_(e.ecx, e.ecx);
-    e.mov(e.r8, e.ptr[e.rax + 24]);
-    e.call(e.ptr[e.rax]);
-    e.mov(e.rax, e.ptr[e.rsp]);
-    e.mov(e.rax, e.ptr[e.rax + 32]);
-    for (int i = 0; i < 6; ++i) e.mov(e.ptr[e.rax + 8 * i], saved[i]);
-    e.pop(e.rax);
-    for (int i = 5; i >= 0; --i) e.pop(saved[i]);
-    e.ret();
-    CodeArena arena;
-    auto caller = e.Finish("caller", arena);
-    ASSERT_TRUE(caller.ok());
-    ASSERT_TRUE(arena.Seal().ok());
-    caller->fn(&call, 0, 0, 0, 0);
-    for (uint64_t i = 0; i < 6; ++i) EXPECT_EQ(after[i], 0x1234567000000000 + i) << i;
+    EXPECT_EQ(WatchedCall(product.kernel().fn, &args, 0, 2, 0, product.m()), "");
     ExpectSame(product, *product.Run(), *c, "the call itself", true);
   }
 }

@@ -15,11 +15,13 @@
 #include "ir/support/ref/dequant.h"
 #include "quant_data.h"
 #include "tests/unit/guarded_buffer.h"
+#include "tests/unit/watched_call.h"
 
 namespace xjit {
 namespace {
 
 using testing::GuardedBuffer;
+using testing::WatchedCall;
 
 // A product with its operands, each against a guard page, and its emitted kernel.
 class Product {
@@ -366,36 +368,7 @@ TEST_P(Vnni, CalleeSavedRegisters) {
     ASSERT_TRUE(product.Compile().ok());
     auto c = product.NewC();
     const GemmArgs args = product.Args(*c);
-    uint64_t after[5] = {};
-    struct {
-      const void* fn;
-      const void* args;
-      int64_t panels, m;
-      uint64_t* after;
-    } call = {reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(product.kernel().fn)), &args, 2, product.m(),
-              after};
-    Emitter e;
-    e.Prologue(16);
-    e.mov(e.ptr[e.rsp], e.arg_args);
-    const Xbyak::Reg64 saved[5] = {e.rbx, e.r12, e.r13, e.r14, e.r15};
-    for (uint32_t i = 0; i < 5; ++i) e.mov(saved[i], 0x1234567000000000 + i);
-    e.mov(e.rax, e.arg_args);
-    e.mov(e.rdi, e.ptr[e.rax + 8]);
-    e.xor_(e.esi, e.esi);
-    e.mov(e.rdx, e.ptr[e.rax + 16]);
-    e.xor_(e.ecx, e.ecx);
-    e.mov(e.r8, e.ptr[e.rax + 24]);
-    e.call(e.ptr[e.rax]);
-    e.mov(e.rax, e.ptr[e.rsp]);
-    e.mov(e.rax, e.ptr[e.rax + 32]);
-    for (int i = 0; i < 5; ++i) e.mov(e.ptr[e.rax + 8 * i], saved[i]);
-    e.Epilogue();
-    CodeArena arena;
-    auto caller = e.Finish("caller", arena);
-    ASSERT_TRUE(caller.ok());
-    ASSERT_TRUE(arena.Seal().ok());
-    caller->fn(&call, 0, 0, 0, 0);
-    for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(after[i], 0x1234567000000000 + i) << i;
+    EXPECT_EQ(WatchedCall(product.kernel().fn, &args, 0, 2, 0, product.m()), "");
     ExpectSame(*product.Run(), *c, "the call itself");
   }
 }

@@ -8,6 +8,9 @@
 #include <set>
 
 #include "codegen/cpu.h"
+#include "codegen/gemm/gemm_amx.h"
+#include "codegen/gemm/gemm_bf16.h"
+#include "codegen/gemm/gemm_int8.h"
 #include "codegen/kernel_rows.h"
 #include "codegen/verify_kernels.h"
 #include "ir/support/act_layout.h"
@@ -18,6 +21,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr Isa kIsas[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx};
@@ -145,6 +149,39 @@ TEST(Selection, ExplainsCandidates) {
 }
 
 // Of rows that accept, none is cheaper than the chosen one.
+// A measured prefetch is in the plans whose emitters emit it, those without one of their own included.
+TEST(Selection, MeasuredPrefetch) {
+  TargetInfo target = TargetOf(Isa::kAmx);
+  for (const DType w : {DType::kBF16, DType::kI8, DType::kQ4_K}) {
+    target.prefetch.push_back({.w = w, .one_row = false, .hint = PrefetchHint::kT1, .distance = 4096, .every = 128});
+  }
+  const auto tuned = [&](auto plan_of, const GemmDesc& desc) {
+    const absl::StatusOr<GemmPlan> plan = plan_of(desc, target);
+    EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+    return plan.ok() ? WithTuning(desc, target, *plan) : GemmPlan{};
+  };
+  constexpr const char* kMeasured = "prefetch t1 +4096 every 128";
+  GemmDesc bf16 = Gemm(DType::kBF16, Isa::kAmx, 6);
+  bf16.ldc_bytes = 512;
+  EXPECT_THAT(ToString(tuned(PlanGemmBf16Dot, bf16)), HasSubstr(kMeasured));
+  EXPECT_THAT(ToString(tuned(PlanGemmAmxBf16, bf16)), Not(HasSubstr("prefetch")));
+  GemmDesc q4 = Gemm(DType::kQ4_K, Isa::kAvx512Vnni, 6);
+  q4.ldc_bytes = 512;
+  EXPECT_THAT(ToString(tuned(PlanGemmVnni, q4)), HasSubstr(kMeasured));
+  const GemmDesc i8{.n = 128,
+                    .k = 256,
+                    .a = DType::kI8Act,
+                    .w = Encoding::Int8(),
+                    .rows = 2,
+                    .lda_bytes = I8Layout{256}.row_bytes(),
+                    .ldc_bytes = 512};
+  EXPECT_THAT(ToString(*PlanGemmInt8Vnni(i8, target)), Not(HasSubstr("prefetch")));
+  EXPECT_THAT(ToString(tuned(PlanGemmInt8Vnni, i8)), HasSubstr(kMeasured));
+  GemmDesc many = Gemm(DType::kBF16, Isa::kAmx, 0);
+  many.ldc_bytes = 512;
+  EXPECT_THAT(ToString(tuned(PlanGemmBf16Dot, many)), Not(HasSubstr(kMeasured)));
+}
+
 TEST(Selection, TakesTheCheapest) {
   for (Isa isa : kIsas) {
     KernelLibrary library(TargetOf(isa));

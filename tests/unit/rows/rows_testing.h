@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <xbyak/xbyak.h>
 
 #include <memory>
 #include <random>
@@ -15,6 +14,7 @@
 #include "codegen/kernel.h"
 #include "codegen/rows/rows_plan.h"
 #include "tests/unit/guarded_buffer.h"
+#include "tests/unit/watched_call.h"
 
 namespace xjit::testing {
 
@@ -67,46 +67,10 @@ class EmittedKernel {
   // Runs rows [m0, m1) and expects the callee-saved registers to come back.
   void Run(const void* args, int64_t m0, int64_t m1) const {
     ASSERT_TRUE(ok());
-    EXPECT_EQ(Checker()(kernel_.fn, args, m0, m1), 0u)
-        << "callee-saved registers changed: bits rbx rbp r12 r13 r14 r15";
+    EXPECT_EQ(WatchedCall(kernel_.fn, args, 0, 1, m0, m1), "") << "callee-saved registers changed";
   }
 
  private:
-  using CheckFn = uint32_t (*)(KernelFn fn, const void* args, int64_t m0, int64_t m1);
-
-  // Calls fn with known values in the callee-saved registers; returns a bit for each that changed.
-  static CheckFn Checker() {
-    static Xbyak::CodeGenerator* code = [] {
-      auto* c = new Xbyak::CodeGenerator(4096);
-      const Xbyak::Reg64 saved[] = {c->rbx, c->rbp, c->r12, c->r13, c->r14, c->r15};
-      for (const auto& r : saved) c->push(r);
-      c->sub(c->rsp, 8);
-      c->mov(c->rax, c->rdi);
-      c->mov(c->rdi, c->rsi);
-      c->mov(c->r8, c->rcx);
-      c->mov(c->rcx, c->rdx);
-      c->xor_(c->esi, c->esi);
-      c->mov(c->edx, 1);
-      for (int i = 0; i < 6; ++i) c->mov(saved[i], 0x1234567800000000 + i);
-      c->call(c->rax);
-      c->xor_(c->eax, c->eax);
-      for (int i = 0; i < 6; ++i) {
-        Xbyak::Label same;
-        c->mov(c->rdx, 0x1234567800000000 + i);
-        c->cmp(c->rdx, saved[i]);
-        c->je(same);
-        c->or_(c->eax, 1 << i);
-        c->L(same);
-      }
-      c->add(c->rsp, 8);
-      for (int i = 5; i >= 0; --i) c->pop(saved[i]);
-      c->ret();
-      c->ready();
-      return c;
-    }();
-    return code->getCode<CheckFn>();
-  }
-
   CodeArena arena_;
   Kernel kernel_;
 };
