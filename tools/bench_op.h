@@ -159,6 +159,15 @@ Isa ChosenIsa(const KernelLibrary& library, const Desc& desc) {
   return library.target().isa;
 }
 
+// The product that multiplies such activations: f16 goes through tiles at the rate of bf16.
+PeakKind PeakOf(DType activations);
+
+// First, last and what lies evenly between of [0, count), at most `most` numbers.
+std::vector<int64_t> Sample(int64_t count, int64_t most);
+
+// How far a product of depth k is from the exact one at most, relative to its sum of magnitudes.
+double ProductBound(int64_t k, bool silu_mul);
+
 // Prints a flat JSON object as it is, or as aligned lines.
 void PrintResult(const nlohmann::ordered_json& result, bool json);
 

@@ -45,7 +45,7 @@ class AttentionBench {
     // Of each token seen: 2 head_dim for its score, as many for its value.
     op.flops = 4.0 * desc_.heads * desc_.head_dim * static_cast<double>(TokensSeen());
     op.bytes = 2.0 * desc_.kv_heads * desc_.head_dim * static_cast<double>(SizeOf(desc_.kv) * TokensRead());
-    op.peak = desc_.q == DType::kBF16 ? PeakKind::kBf16Dot : PeakKind::kF32Fma;
+    op.peak = PeakOf(desc_.q);
     op.peak_isa = ChosenIsa(bench_.library(), desc_);
     op.run = [this](int64_t calls) { bench_.pool().Run([&](int thread) { Run(thread, calls); }); };
     return op;

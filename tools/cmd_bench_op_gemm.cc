@@ -22,14 +22,6 @@ namespace {
 constexpr uint64_t kSeed = 42;
 constexpr int64_t kSampleRows = 4, kSamplePanels = 4;
 
-// Values first, first + step, ... of [0, count), at most `most` of them, the last one included.
-std::vector<int64_t> Sample(int64_t count, int64_t most) {
-  std::vector<int64_t> picks;
-  const int64_t n = std::min(count, most);
-  for (int64_t i = 0; i < n; ++i) picks.push_back(n == 1 ? 0 : i * (count - 1) / (n - 1));
-  return picks;
-}
-
 class GemmBench {
  public:
   GemmBench(OpBench& bench, const GemmShape& shape, const GemmDesc& desc) : bench_(bench), shape_(shape), desc_(desc) {}
@@ -50,9 +42,7 @@ class GemmBench {
     op.copies = copies_;
     op.flops = 2.0 * static_cast<double>(shape_.m) * static_cast<double>(shape_.n) * static_cast<double>(shape_.k);
     op.bytes = static_cast<double>(weight_bytes());
-    op.peak = desc_.a == DType::kQ8Act || desc_.a == DType::kI8Act ? PeakKind::kInt8Dot
-              : desc_.a == DType::kBF16                            ? PeakKind::kBf16Dot
-                                                                   : PeakKind::kF32Fma;
+    op.peak = PeakOf(desc_.a);
     op.peak_isa = row_isa_;
     op.run = [this](int64_t calls) { Run(calls); };
     return op;
@@ -67,12 +57,8 @@ class GemmBench {
     std::vector<float> want(static_cast<size_t>(c_.size()) / 4), column(static_cast<size_t>(desc_.k));
     args.c = want.data();
     OpError error;
-    // In any order a sum of k products is within k u sum|a w| of the exact one (Higham, Accuracy and Stability, 3.1);
-    // 40 more roundings cover dequantisation and epilogue. silu has a slope of at most 1.1 and its own error of 6e-7
-    // (math_emit.h), so that silu(gate) * up is within 2.1 of that.
-    error.rel_bound = static_cast<double>(desc_.k + 40) * 0x1p-24;
-    if (desc_.epilogue.silu_mul) error.rel_bound = 2.1 * error.rel_bound + 6e-7;
     const bool silu = desc_.epilogue.silu_mul;
+    error.rel_bound = ProductBound(desc_.k, silu);
     const int64_t panel_c = silu ? kGroupColumns : kPanelColumns;
     for (int64_t p : Sample(desc_.panels(), kSamplePanels)) {
       std::vector<std::vector<float>> w;
@@ -210,12 +196,13 @@ class GemmBench {
   std::vector<float> x_, bias_;
 };
 
-// The nearest that a peer has: bf16 for everything that meets bf16, u8 by s8 without scales for what meets int8.
+// The nearest that a peer has: bf16 for everything that meets bf16 or f16, u8 by s8 without scales for what meets int8.
 XjitPeerGemm PeerShape(const OpBench& bench, const GemmShape& shape, const GemmDesc& desc) {
   using Type = XjitPeerGemm::Type;
-  return {.type = desc.a == DType::kF32    ? Type::kF32
-                  : desc.a == DType::kBF16 ? Type::kBf16
-                                           : Type::kInt8,
+  const PeakKind kind = PeakOf(desc.a);
+  return {.type = kind == PeakKind::kF32Fma    ? Type::kF32
+                  : kind == PeakKind::kBf16Dot ? Type::kBf16
+                                               : Type::kInt8,
           .m = shape.m,
           .n = shape.n,
           .k = shape.k,

@@ -1,7 +1,9 @@
 // xjit bench-op moe: routing, sorting and the products of a mixture of experts with random weights, as a model's
 // program runs them: layer after layer, the experts of each layer others.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -47,10 +49,8 @@ class MoeBench {
     op.flops = 6.0 * static_cast<double>(desc_.rows * desc_.slots) * static_cast<double>(desc_.hidden) *
                static_cast<double>(desc_.intermediate);
     op.bytes = touched_ * static_cast<double>(expert_bytes());
-    op.peak = desc_.x == DType::kQ8Act || desc_.x == DType::kI8Act ? PeakKind::kInt8Dot
-              : desc_.x == DType::kBF16                            ? PeakKind::kBf16Dot
-                                                                   : PeakKind::kF32Fma;
-    op.peak_isa = std::min(bench_.target().isa, desc_.x == DType::kF32 ? Isa::kAvx512 : Isa::kAvx512Bf16);
+    op.peak = PeakOf(desc_.x);
+    op.peak_isa = ChosenIsa(bench_.library(), Up(MeanRows()));
     op.run = [this](int64_t calls) {
       for (int64_t i = 0; i < calls; i += layers()) Execute(*program_, bench_.pool());
     };
@@ -63,16 +63,11 @@ class MoeBench {
     std::fill_n(reinterpret_cast<float*>(out_.data()), out_.size() / 4, std::numeric_limits<float>::quiet_NaN());
     Execute(*program_, bench_.pool());
     const int64_t layer = layers() - 1;
-    // In any order a sum of k products is within k u sum|a w| of the exact one (Higham, Accuracy and Stability, 3.1);
-    // 40 more roundings cover dequantisation and epilogue; silu as for `bench-op gemm`.
-    // Weights in blocks that are multiplied with bf16 are rounded to it too.
-    const double weights =
-        desc_.x == DType::kBF16 && (IsQuantized(desc_.gate_up.type) || desc_.gate_up.type == DType::kI4) ? 0x1p-9 : 0;
-    gate_up->rel_bound = 2.1 * (static_cast<double>(desc_.hidden + 40) * 0x1p-24 + weights) + 6e-7;
-    out->rel_bound = static_cast<double>(desc_.intermediate + desc_.slots + 40) * 0x1p-24 + weights;
+    gate_up->rel_bound = ProductBound(desc_.hidden, true);
+    out->rel_bound = ProductBound(desc_.intermediate + desc_.slots, false);
     for (const int64_t token : Sample(desc_.rows, kSampleTokens)) CheckToken(layer, token, gate_up, out);
-    XJIT_RETURN_IF_ERROR(gate_up->Check(plan_.up.kernels[1]->name));
-    return out->Check(plan_.down.kernels[1]->name);
+    XJIT_RETURN_IF_ERROR(gate_up->Check(plan_.up.any()->name));
+    return out->Check(plan_.down.any()->name);
   }
 
   // How evenly threads are busy: the share of its time in which the thread that waits most does so behind gate and up
@@ -109,9 +104,9 @@ class MoeBench {
   }
 
   nlohmann::ordered_json Facts() const {
-    return {{"kernel", plan_.up.kernels[1]->name}, {"kernel_down", plan_.down.kernels[1]->name},
-            {"experts_touched", touched_},         {"gate_up_tasks", touched_ * static_cast<double>(plan_.up.chunks())},
-            {"down_tasks", plan_.down.chunks()},   {"unit_rows", plan_.unit_rows}};
+    return {{"kernel", plan_.up.any()->name},    {"kernel_down", plan_.down.any()->name},
+            {"experts_touched", touched_},       {"gate_up_tasks", touched_ * static_cast<double>(plan_.up.chunks())},
+            {"down_tasks", plan_.down.chunks()}, {"unit_rows", plan_.unit_rows}};
   }
 
  private:
@@ -121,12 +116,18 @@ class MoeBench {
     std::vector<float> weights;
   };
 
-  // Values first, first + step, ... of [0, count), at most `most` of them, the last one included.
-  static std::vector<int64_t> Sample(int64_t count, int64_t most) {
-    std::vector<int64_t> picks;
-    const int64_t n = std::min(count, most);
-    for (int64_t i = 0; i < n; ++i) picks.push_back(n == 1 ? 0 : i * (count - 1) / (n - 1));
-    return picks;
+  // Gate and up of a unit of so many rows.
+  GemmDesc Up(int rows) const {
+    GemmDesc gemm = UpDesc(desc_);
+    gemm.rows = rows <= plan_.few_rows ? rows : 0;
+    gemm.strips = gemm.rows == 0 && plan_.up.strips;
+    gemm.lda_bytes = plan_.x_layout.stride;
+    gemm.ldc_bytes = plan_.c_stride;
+    return gemm;
+  }
+  // Of a touched expert, in the mean.
+  int MeanRows() const {
+    return static_cast<int>(std::lround(static_cast<double>(desc_.rows * desc_.slots) / touched_));
   }
 
   int64_t layers() const { return static_cast<int64_t>(layers_.size()); }
@@ -295,11 +296,10 @@ class MoeBench {
 
   void CheckToken(int64_t layer, int64_t token, OpError* gate_up, OpError* out) {
     const int64_t k = desc_.hidden, n = desc_.intermediate;
-    GemmDesc up{.n = plan_.up.panels * kPanelColumns, .k = k, .a = desc_.x, .w = desc_.gate_up, .rows = 1};
-    up.epilogue.silu_mul = true;
+    GemmDesc up = UpDesc(desc_), down = DownDesc(desc_);
+    up.rows = down.rows = 1;
     up.lda_bytes = plan_.x_layout.stride;
     up.ldc_bytes = plan_.c_stride;
-    GemmDesc down{.n = plan_.down.panels * kPanelColumns, .k = n, .a = desc_.mid, .w = desc_.down, .rows = 1};
     down.lda_bytes = plan_.mid_layout.stride;
     down.ldc_bytes = 4 * down.n;
     const std::vector<int64_t> panels = Sample(plan_.down.panels, kSamplePanels);

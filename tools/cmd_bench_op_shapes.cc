@@ -38,6 +38,23 @@ std::string WeightNames() {
   return names + ", or as IR spells it: \"f8e4m3<tensor>\"";
 }
 
+using Sizes = std::initializer_list<std::pair<std::string_view, int64_t>>;
+
+// --weights of an operation, and flags of sizes that are made of whole blocks of it.
+absl::StatusOr<Encoding> CheckedWeights(std::string_view op, std::string_view weights, Sizes depths) {
+  if (weights.empty()) return InvalidArgument("{}: --weights is missing; known are {}", op, WeightNames());
+  const auto w = WeightNamed(weights);
+  if (!w.has_value() || !HasPanels(*w)) {
+    return InvalidArgument("{}: --weights {} is not known; known are {}", op, weights, WeightNames());
+  }
+  const int block = w->type == DType::kI4 ? w->scales.cols : Info(w->type).block_elems;
+  for (const auto& [flag, depth] : depths) {
+    if (depth % block == 0) continue;
+    return InvalidArgument("{}: {} {} is no multiple of {}, the block of {}", op, flag, depth, block, weights);
+  }
+  return *w;
+}
+
 }  // namespace
 
 void GemmShape::Register(CLI::App* app) {
@@ -57,23 +74,17 @@ absl::StatusOr<GemmDesc> GemmShape::Desc(const TargetInfo& target) const {
   for (const auto& [flag, value] : {std::pair{"--m", m}, std::pair{"--n", n}, std::pair{"--k", k}}) {
     if (value < 1) return InvalidArgument("gemm: {} is missing", flag);
   }
-  if (weights.empty()) return InvalidArgument("gemm: --weights is missing; known are {}", WeightNames());
-  const auto w = WeightNamed(weights);
-  if (!w.has_value() || !HasPanels(*w)) {
-    return InvalidArgument("gemm: --weights {} is not known; known are {}", weights, WeightNames());
-  }
-  const int block = w->type == DType::kI4 ? w->scales.cols : Info(w->type).block_elems;
-  if (k % block != 0) return InvalidArgument("gemm: --k {} is no multiple of {}, the block of {}", k, block, weights);
+  XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights("gemm", weights, {{"--k", k}}));
   GemmDesc desc;
   desc.n = AlignUp(n, kPanelColumns);
   desc.k = k;
-  desc.a = ActivationFor(*w, target, m > kMaxFewRows);
+  desc.a = ActivationFor(w, target, m > kMaxFewRows);
   if (!activations.empty()) {
     const auto a = ParseDType(activations);
     if (!a.has_value()) return InvalidArgument("gemm: --activations {} is not known", activations);
     desc.a = *a;
   }
-  desc.w = *w;
+  desc.w = w;
   desc.rows = m <= kMaxFewRows ? static_cast<int>(m) : 0;
   desc.strips = StripsFor(desc.a, desc.rows == 0);
   desc.lda_bytes = RowStrideBytes(desc.a, k);
@@ -99,28 +110,20 @@ void MoeShape::Register(CLI::App* app) {
 }
 
 absl::StatusOr<MoeDesc> MoeShape::Desc(const TargetInfo& target) const {
-  for (const auto& [flag, value] : {std::pair{"--hidden", hidden}, std::pair{"--intermediate", intermediate}}) {
+  const Sizes depths = {{"--hidden", hidden}, {"--intermediate", intermediate}};
+  for (const auto& [flag, value] : depths) {
     if (value < 1) return InvalidArgument("moe: {} is missing", flag);
   }
   if (top_k > experts) return InvalidArgument("moe: --top-k {} of --experts {}", top_k, experts);
-  if (weights.empty()) return InvalidArgument("moe: --weights is missing; known are {}", WeightNames());
-  const auto w = WeightNamed(weights);
-  if (!w.has_value() || !HasPanels(*w)) {
-    return InvalidArgument("moe: --weights {} is not known; known are {}", weights, WeightNames());
-  }
-  const int block = w->type == DType::kI4 ? w->scales.cols : Info(w->type).block_elems;
-  for (const auto& [flag, value] : {std::pair{"--hidden", hidden}, std::pair{"--intermediate", intermediate}}) {
-    if (value % block != 0)
-      return InvalidArgument("moe: {} {} is no multiple of {}, the block of {}", flag, value, block, weights);
-  }
+  XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights("moe", weights, depths));
   MoeDesc desc{.experts = experts,
                .rows = tokens,
                .slots = top_k,
                .hidden = hidden,
                .intermediate = intermediate,
-               .gate_up = *w,
-               .down = *w};
-  desc.x = desc.mid = ActivationFor(*w, target, tokens > kMaxFewRows);
+               .gate_up = w,
+               .down = w};
+  desc.x = desc.mid = ActivationFor(w, target, tokens > kMaxFewRows);
   return desc;
 }
 
@@ -176,12 +179,8 @@ void ConvertShape::Register(CLI::App* app) {
 }
 
 absl::StatusOr<ConvertDesc> ConvertShape::Desc() const {
-  if (weights.empty()) return InvalidArgument("convert: --weights is missing; known are {}", WeightNames());
-  const auto w = WeightNamed(weights);
-  if (!w.has_value() || !HasPanels(*w)) {
-    return InvalidArgument("convert: --weights {} is not known; known are {}", weights, WeightNames());
-  }
-  return ConvertDesc{.w = *w, .to = to == "f32" ? DType::kF32 : DType::kBF16, .k = k};
+  XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights("convert", weights, {{"--k", k}}));
+  return ConvertDesc{.w = w, .to = to == "f32" ? DType::kF32 : DType::kBF16, .k = k};
 }
 
 void PrepareShape::Register(CLI::App* app) {

@@ -11,14 +11,14 @@ namespace xjit {
 namespace {
 
 // Rows of a unit at most: its activations stay in half of L2 while panels go by, and so many rows make unpacking a
-// panel cheap (16 and more; beyond 256 nothing is gained).
+// panel cheap: beyond 256 rows nothing is gained (2-core EPYC 9005, Zen 5).
 constexpr int64_t kMostUnitRows = 256;
 // A task of gate and up is as SharePanels has it; one of down goes over all units, a range of the columns each, and is
 // cut until there are so many for each thread.
 constexpr int64_t kDownTasksPerThread = 32;
 
 // Scores that every thread computes for itself rather than wait at a barrier: an exponential in double takes about 10
-// ns, a barrier with its wait 0.2 to 1 us and uneven starts.
+// ns, a barrier with its wait 0.2 to 1 us (2-core EPYC 9005, Zen 5) and uneven starts.
 constexpr int64_t kReplicatedScores = 256;
 
 // The kernels of one product: for 1, 2, ... rows as far as there are any, and for many.
@@ -92,9 +92,14 @@ int64_t MoePlan::down_scratch_bytes() const {
 
 bool ReplicatesRoute(int64_t rows, int64_t experts) { return rows * experts <= kReplicatedScores; }
 
-std::string MoeName(const MoeDesc& desc) {
-  return fmt::format("moe.{}_{}.e{}k{}n{}s{}", Name(desc.x), Name(desc.gate_up.type), desc.experts, desc.hidden,
-                     desc.intermediate, desc.slots);
+GemmDesc UpDesc(const MoeDesc& desc) {
+  GemmDesc gemm{.n = PackedColumns(2 * desc.intermediate, true), .k = desc.hidden, .a = desc.x, .w = desc.gate_up};
+  gemm.epilogue.silu_mul = true;
+  return gemm;
+}
+
+GemmDesc DownDesc(const MoeDesc& desc) {
+  return {.n = AlignUp(desc.hidden, kPanelColumns), .k = desc.intermediate, .a = desc.mid, .w = desc.down};
 }
 
 absl::StatusOr<MoePlan> PlanMoe(const MoeDesc& desc, KernelLibrary& library, int threads) {
@@ -109,12 +114,10 @@ absl::StatusOr<MoePlan> PlanMoe(const MoeDesc& desc, KernelLibrary& library, int
   plan.x_layout = MoeRowLayoutOf(desc.x, desc.hidden);
   plan.mid_layout = MoeRowLayoutOf(desc.mid, desc.intermediate);
 
-  GemmDesc up{.n = PackedColumns(2 * desc.intermediate, true), .k = desc.hidden, .a = desc.x, .w = desc.gate_up};
-  up.epilogue.silu_mul = true;
+  GemmDesc up = UpDesc(desc), down = DownDesc(desc);
   plan.c_stride = AlignUp(up.panels() * kGroupColumns * 4, 64);
   up.lda_bytes = plan.x_layout.stride;
   up.ldc_bytes = plan.c_stride;
-  GemmDesc down{.n = AlignUp(desc.hidden, kPanelColumns), .k = desc.intermediate, .a = desc.mid, .w = desc.down};
   down.lda_bytes = desc.mid == DType::kF32 ? plan.c_stride : plan.mid_layout.stride;
   for (const auto& [gemm, product] : {std::pair{&up, &plan.up}, std::pair{&down, &plan.down}}) {
     product->panels = gemm->panels();

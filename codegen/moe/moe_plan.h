@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 
 #include "codegen/kernels.h"
 #include "codegen/moe/grouped.h"
@@ -26,6 +25,10 @@ struct MoeDesc {
   bool operator==(const MoeDesc&) const = default;
 };
 
+// The products as descriptors without rows and their strides: all columns of an expert, padded to whole panels.
+GemmDesc UpDesc(const MoeDesc& desc);
+GemmDesc DownDesc(const MoeDesc& desc);
+
 // One of the two products.
 struct GroupedPlan {
   std::array<const Kernel*, kMaxFewRows + 1> kernels{};  // by rows of a unit; [0]: many
@@ -37,6 +40,8 @@ struct GroupedPlan {
   int64_t kernel_scratch = 0;
 
   int64_t chunks() const { return (panels + chunk - 1) / chunk; }
+  // Of few rows where there is one, as not for every encoding and ISA; else of many.
+  const Kernel* any() const { return kernels[1] != nullptr ? kernels[1] : kernels[0]; }
 };
 
 struct MoePlan {
@@ -94,8 +99,5 @@ class MoeStages {
   MoePlan plan_;
   std::byte *tables_, *done_, *work_, *mid_;
 };
-
-// "grouped.q8act_q4_k.e128k2048n1536": of logs and profiles.
-std::string MoeName(const MoeDesc& desc);
 
 }  // namespace xjit

@@ -2,7 +2,6 @@
 
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
-#include "ir/support/align.h"
 
 namespace xjit {
 namespace {
@@ -27,15 +26,12 @@ void Grouped(GemmDesc gemm, const MoeDesc& desc, bool row_of_slot, const void* a
 
 void GroupedUpRef(const MoeDesc& desc, const void* x, const std::byte* w, const int32_t* experts, int64_t rows,
                   float* c, int64_t ldc_bytes) {
-  GemmDesc gemm{.n = PackedColumns(2 * desc.intermediate, true), .k = desc.hidden, .a = desc.x, .w = desc.gate_up};
-  gemm.epilogue.silu_mul = true;
-  Grouped(gemm, desc, false, x, w, experts, rows, c, ldc_bytes);
+  Grouped(UpDesc(desc), desc, false, x, w, experts, rows, c, ldc_bytes);
 }
 
 void GroupedDownRef(const MoeDesc& desc, const void* mid, const std::byte* w, const int32_t* experts, int64_t rows,
                     float* c, int64_t ldc_bytes) {
-  const GemmDesc gemm{.n = AlignUp(desc.hidden, kPanelColumns), .k = desc.intermediate, .a = desc.mid, .w = desc.down};
-  Grouped(gemm, desc, true, mid, w, experts, rows, c, ldc_bytes);
+  Grouped(DownDesc(desc), desc, true, mid, w, experts, rows, c, ldc_bytes);
 }
 
 }  // namespace xjit
