@@ -162,9 +162,10 @@ PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_
     share.panels = std::max<int64_t>(1, task_bytes / panel_bytes);
   } else {
     // Pairs of panels, since two side by side halve the reading of A, and several, since the next one is prefetched
-    // within a call; but twice as many tasks as asked for, which are all long. A panel's unpacking is shared by all
-    // rows, so rows are only cut when there are too few panels.
-    if (panels >= 2 * tasks) share.panels = std::max<int64_t>(2, panels / (2 * tasks) / 2 * 2);
+    // within a call; but at least twice as many tasks as asked for, so that no thread waits for a last long one (18
+    // panels in pairs are five tasks for one of two threads and four for the other). A panel's unpacking is shared by
+    // all rows, so rows are only cut when there are too few panels.
+    if (panels >= 4 * tasks) share.panels = panels / (2 * tasks) / 2 * 2;
     const int64_t cuts = CeilDiv(tasks, panels);
     if (cuts > 1) share.rows = std::max<int64_t>(32, CeilDiv(rows / cuts, 32) * 32);
   }
