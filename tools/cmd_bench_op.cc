@@ -32,8 +32,6 @@ void BenchOpFlags::Register(CLI::App* app) {
   app->add_option("--reps", reps, "repetitions; results are their medians")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app->add_option("--vs", vs,
-                  "measure another library in turns: onednn (gemm; where it was found when xjit was built)");
   app->add_flag("--json", json, "as one JSON document");
 }
 
@@ -232,6 +230,7 @@ Command AddBenchOp(CLI::App& app) {
   CLI::App* gemm_app = sub->add_subcommand("gemm", "a matrix product with packed weights");
   gemm->Register(gemm_app);
   flags->Register(gemm_app);
+  gemm_app->add_option("--vs", flags->vs, "measure another library in turns: onednn (where xjit was built with it)");
   Example(gemm_app, "xjit bench-op gemm --m 1 --n 8960 --k 1536 --weights q4_k --threads 2");
   CLI::App* moe_app = sub->add_subcommand("moe", "a mixture of experts: routing, gate and up, down");
   moe->Register(moe_app);
