@@ -13,6 +13,7 @@
 #include "codegen/gemm/pack.h"
 #include "codegen/kernels.h"
 #include "ir/support/clock.h"
+#include "ir/support/median.h"
 #include "ir/verifier.h"
 
 namespace xjit {
@@ -87,11 +88,6 @@ class Contender {
   std::vector<const Kernel*> kernels_;
 };
 
-double MiddleOf(std::vector<double> times) {
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
-}
-
 // The best candidate for these matrices, all of one type and row count; nullopt: what the planner chooses.
 absl::StatusOr<std::optional<PrefetchTuning>> Measure(const std::vector<Matrix>& matrices, WorkerPool& pool,
                                                       const TargetInfo& target) {
@@ -132,9 +128,9 @@ absl::StatusOr<std::optional<PrefetchTuning>> Measure(const std::vector<Matrix>&
     }
   }
   size_t best = 0;
-  double best_time = MiddleOf(times[0]) * (1 - kLeastGain);
+  double best_time = Median(times[0]) * (1 - kLeastGain);
   for (size_t i = 1; i < times.size(); ++i) {
-    const double time = MiddleOf(times[i]);
+    const double time = Median(times[i]);
     if (time >= best_time) continue;
     best = i;
     best_time = time;

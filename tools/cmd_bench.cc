@@ -10,8 +10,8 @@
 #include "frontend/host_machine.h"
 #include "frontend/planner.h"
 #include "ir/support/clock.h"
+#include "ir/support/median.h"
 #include "tools/command.h"
-#include "tools/median.h"
 
 namespace xjit::tools {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "codegen/cpu.h"
 #include "ir/support/clock.h"
+#include "ir/support/median.h"
 #include "runtime/topology.h"
 #include "tools/bench_op.h"
-#include "tools/median.h"
 
 namespace xjit::tools {
 namespace {

@@ -12,9 +12,9 @@
 #include "codegen/gemm/random_panels.h"
 #include "codegen/rows/rows_ref.h"
 #include "ir/support/align.h"
+#include "ir/support/median.h"
 #include "runtime/executor.h"
 #include "tools/bench_op.h"
-#include "tools/median.h"
 
 namespace xjit::tools {
 namespace {

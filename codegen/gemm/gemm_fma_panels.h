@@ -92,6 +92,8 @@ struct FloatPanels {
   void RowBlock();
   void KBlock();
   void Unpack();
+  WeightSink Store(const Xbyak::Reg64& b);
+  void BeginPanel(const Xbyak::Reg64& panel, const Xbyak::Reg64& w, const Xbyak::Reg64& b);
   void UnpackPairs();
   void CopyScales(const Xbyak::Reg64& header, const Xbyak::Reg64& scales);
   void FindNext(int panel, int64_t packed_block);

@@ -6,6 +6,24 @@
 
 namespace xjit {
 
+// Vectors of step k (of pairs: pair k) to their place behind b.
+WeightSink FloatPanels::Store(const Xbyak::Reg64& b) {
+  return [this, b](int k, int first, std::span<const int> v) {
+    for (size_t j = 0; j < v.size(); ++j) {
+      e.vmovaps(e.ptr[b + k * kPanelRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
+    }
+  };
+}
+
+// w = the packed k block of the panel, b = its place in scratch.
+void FloatPanels::BeginPanel(const Xbyak::Reg64& panel, const Xbyak::Reg64& w, const Xbyak::Reg64& b) {
+  e.mov(w, At(kW, panel));
+  e.mov(b, b_stride);
+  e.imul(b, panel);
+  e.add(b, Arg(offsetof(GemmArgs, scratch)));
+  Add(b, panels * scratch.sums);
+}
+
 // Unpacks the next k block of each panel to its place in scratch; kW is behind it afterwards.
 void FloatPanels::Unpack() {
   const auto w = regs.Gpr("w"), b = regs.Gpr("b"), units = regs.Gpr("units"), inner = regs.Gpr("inner"),
@@ -13,19 +31,11 @@ void FloatPanels::Unpack() {
   const auto reader = MakeWeightReader(desc.w, plan.vbmi, e, regs, lanes);
   WeightCursor at{*w, *b, kPanelRowBytes, *inner, kTable};
   at.touch = [&](int offset, int bytes) { EmitPrefetch(plan, w, offset, bytes, e); };
-  const WeightSink store = [&](int k, int first, std::span<const int> v) {
-    for (size_t j = 0; j < v.size(); ++j) {
-      e.vmovaps(e.ptr[*b + k * kPanelRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
-    }
-  };
+  const WeightSink store = Store(b);
   Xbyak::Label next, unit, units_done, done;
   e.xor_(panel, panel);
   e.L(next);
-  e.mov(w, At(kW, panel));
-  e.mov(b, b_stride);
-  e.imul(b, panel);
-  e.add(b, Arg(offsetof(GemmArgs, scratch)));
-  Add(b, panels * scratch.sums);
+  BeginPanel(panel, w, b);
   e.mov(units, At(kUnits));
   e.test(units, units);
   e.jz(units_done);
@@ -53,11 +63,7 @@ void FloatPanels::UnpackPairs() {
   const auto reader = MakePairReader(desc.w, plan.vbmi, e, regs);
   reader->Constants();
   WeightCursor at{*w, *b, kPanelRowBytes / 2, *header, kTable};
-  const PairSink store = [&](int pair, int first, std::span<const int> v) {
-    for (size_t j = 0; j < v.size(); ++j) {
-      e.vmovaps(e.ptr[*b + pair * kPanelRowBytes + (first + static_cast<int>(j)) * lanes.bytes()], lanes(v[j]));
-    }
-  };
+  const PairSink store = Store(b);
   // Zeros behind the last k's up to a whole chunk.
   const auto pad = [&](int64_t k) {
     const auto odd = static_cast<int>(k % (2 * kTileSteps));
@@ -73,11 +79,7 @@ void FloatPanels::UnpackPairs() {
   Xbyak::Label next, unit, units_done, done, rest_done;
   e.xor_(panel, panel);
   e.L(next);
-  e.mov(w, At(kW, panel));
-  e.mov(b, b_stride);
-  e.imul(b, panel);
-  e.add(b, Arg(offsetof(GemmArgs, scratch)));
-  Add(b, panels * scratch.sums);
+  BeginPanel(panel, w, b);
   e.lea(scales, e.ptr[*b + static_cast<int>(scratch.weights)]);
   if (several) {
     const auto block = [&](int64_t elems) {

@@ -138,6 +138,8 @@ void GemmRef(const GemmDesc& desc, const GemmArgs& args, int64_t n0, int64_t n1,
   const auto* w = static_cast<const std::byte*>(args.w);
   const size_t rows = static_cast<size_t>(m1 - m0);
   const Epilogue& epilogue = desc.epilogue;
+  std::vector<std::vector<std::byte>> a_rows;
+  for (int64_t m = m0; m < m1; ++m) a_rows.push_back(RowOfA(desc, a, m));
   std::vector<float> sums(rows * kPanelColumns);
   for (int64_t p = n0; p < n1; ++p) {
     for (int64_t j = 0; j < kPanelColumns; ++j) {
@@ -155,8 +157,7 @@ void GemmRef(const GemmDesc& desc, const GemmArgs& args, int64_t n0, int64_t n1,
         if (desc.a == DType::kBF16 && IsQuantized(desc.w.type)) RoundToBf16(&column);
       }
       for (size_t m = 0; m < rows; ++m) {
-        const std::vector<std::byte> bytes = RowOfA(desc, a, m0 + static_cast<int64_t>(m));
-        const std::byte* row = bytes.data();
+        const std::byte* row = a_rows[m].data();
         float v = desc.a == DType::kI8Act   ? DotInt8(desc, row, ints)
                   : desc.a == DType::kQ8Act ? DotQ8(desc, row, blocks)
                                             : DotFloat(desc, row, column);

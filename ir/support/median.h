@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace xjit::tools {
+namespace xjit {
 
 // The middle value, or the mean of the middle two; 0 of none.
 inline double Median(std::vector<double> values) {
@@ -13,4 +13,4 @@ inline double Median(std::vector<double> values) {
   return n == 0 ? 0 : n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-}  // namespace xjit::tools
+}  // namespace xjit
