@@ -10,7 +10,7 @@ namespace xjit {
 AmxLayout::AmxLayout(const GemmDesc& desc, TileDot tile_dot)
     : dot(tile_dot), step_k(tile_dot == TileDot::kInt8 ? 64 : 32), panel_bytes(PanelBytes(desc.w, desc.k)) {
   const bool int8 = dot == TileDot::kInt8;
-  strips = int8 ? I8Layout{desc.k}.strips() : HalfStrips(desc.k);
+  strips = StripsOf(desc.a, desc.k);
   a_row_bytes = int8 ? AlignUp(desc.k, 64) : CeilDiv(desc.k, 2) * 4;
   unpack = !int8 && desc.w.type != DType::kBF16;
   k_unit = step_k;

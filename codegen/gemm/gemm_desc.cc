@@ -42,7 +42,7 @@ std::string GemmName(const GemmDesc& desc, const char* row) {
 
 int64_t ActivationBytes(const GemmDesc& desc, int64_t rows) {
   if (!desc.strips) return rows * desc.lda_bytes;
-  return (desc.a == DType::kI8Act ? I8Layout{desc.k}.strips() : HalfStrips(desc.k)).bytes(rows);
+  return StripsOf(desc.a, desc.k).bytes(rows);
 }
 
 void EmitPrefetchAt(PrefetchHint hint, const Xbyak::Address& place, Emitter& e) {

@@ -108,9 +108,7 @@ std::string_view Spelling(EltwiseOp op) {
 
 bool HasStrips(DType out) { return out == DType::kBF16 || out == DType::kF16 || out == DType::kI8Act; }
 
-StripLayout OutputStrips(const PrepareDesc& desc) {
-  return desc.out == DType::kI8Act ? I8Layout{desc.cols}.strips() : HalfStrips(desc.cols);
-}
+StripLayout OutputStrips(const PrepareDesc& desc) { return StripsOf(desc.out, desc.cols); }
 
 std::string PrepareName(const PrepareDesc& desc, const char* row) {
   return fmt::format("prepare.{}.f32_{}.n{}{}{}{}", row, Name(desc.out), desc.cols, desc.strips ? ".strips" : "",

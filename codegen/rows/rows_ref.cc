@@ -96,7 +96,7 @@ void Put(const PrepareDesc& desc, const std::vector<std::byte>& row, int64_t m, 
   }
   const I8Layout ints{desc.cols};
   const bool i8 = desc.out == DType::kI8Act;
-  const StripLayout strips = i8 ? ints.strips() : HalfStrips(desc.cols);
+  const StripLayout strips = StripsOf(desc.out, desc.cols);
   const int64_t bytes = strips.chunks() * kStripChunk;
   for (int64_t b = 0; b < bytes; ++b) {
     const bool inside = b < (i8 ? ints.scale_offset() : static_cast<int64_t>(row.size()));

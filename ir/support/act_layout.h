@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "ir/support/align.h"
+#include "ir/support/dtype.h"
 
 namespace xjit {
 
@@ -47,5 +48,10 @@ struct I8Layout {
 
 // bf16[k] or f16[k] in strips; zeros up to a whole chunk.
 constexpr StripLayout HalfStrips(int64_t k) { return {2 * k, 0}; }
+
+// Of rows of kBF16, kF16 or kI8Act.
+constexpr StripLayout StripsOf(DType type, int64_t k) {
+  return type == DType::kI8Act ? I8Layout{k}.strips() : HalfStrips(k);
+}
 
 }  // namespace xjit
