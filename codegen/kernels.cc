@@ -9,6 +9,7 @@
 #include "codegen/gemm/gemm_bf16.h"
 #include "codegen/gemm/gemm_fma.h"
 #include "codegen/gemm/gemm_int8.h"
+#include "codegen/gemm/split.h"
 #include "codegen/kernel_rows.h"
 #include "codegen/moe/grouped.h"
 #include "codegen/moe/moe_route.h"
@@ -230,6 +231,7 @@ absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
   static constexpr std::pair<std::string_view, KernelFn> kFixed[] = {{"embed", &EmbedKernel},
                                                                      {"rope_table", &RopeTableKernel},
                                                                      {"gather_rows", &GatherRowsKernel},
+                                                                     {"gemm_split", &SplitGemmKernel},
                                                                      {"route", &RouteKernel},
                                                                      {"moe_sort", &MoeSortKernel},
                                                                      {"grouped_up", &GroupedUpKernel},
@@ -245,8 +247,9 @@ absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
     kernels_.push_back(std::move(kernel));
     return &kernels_.back();
   }
-  return InvalidArgument(
-      "no C++ kernel {}; known are embed, rope_table, gather_rows, route, moe_sort, grouped_up, grouped_down", name);
+  std::string names;
+  for (const auto& [known, fn] : kFixed) names += fmt::format("{}{}", names.empty() ? "" : ", ", known);
+  return InvalidArgument("no C++ kernel {}; known are {}", name, names);
 }
 
 absl::Status KernelLibrary::Seal() { return arena_.Seal(); }

@@ -75,7 +75,8 @@ class KernelLibrary {
   absl::StatusOr<const Kernel*> Get(const PrepareDesc& desc, std::string_view row = {});
   absl::StatusOr<const Kernel*> Get(const EltwiseDesc& desc, std::string_view row = {});
   absl::StatusOr<const Kernel*> Get(const ConvertDesc& desc, std::string_view row = {});
-  // A kernel that is C++: "embed", "rope_table", "gather_rows", "route", "moe_sort", "grouped_up", "grouped_down".
+  // A kernel that is C++: "embed", "rope_table", "gather_rows", "gemm_split", "route", "moe_sort", "grouped_up",
+  // "grouped_down".
   absl::StatusOr<const Kernel*> Fixed(std::string_view name);
 
   // Makes all code so far executable. More kernels may be asked for afterwards (and sealed again).

@@ -69,15 +69,16 @@ bool Within(double got, double want, double bound) { return std::fabs(got - want
 // Random activations as the product wants them; `largest` is the greatest Euclidean norm of a row as the kernel sees
 // it.
 Bytes RandomActivations(const GemmDesc& desc, int64_t rows, Noise& noise, double* largest) {
-  std::vector<float> x(static_cast<size_t>(rows * desc.k));
-  noise.Fill(x.data(), rows * desc.k);
-  for (auto row = x.begin(); row != x.end(); row += desc.k) {
+  const int64_t k = desc.whole_k();
+  std::vector<float> x(static_cast<size_t>(rows * k));
+  noise.Fill(x.data(), rows * k);
+  for (auto row = x.begin(); row != x.end(); row += k) {
     // 1.01 covers what the conversion adds.
-    *largest = std::max(*largest, 1.01 * std::sqrt(std::inner_product(row, row + desc.k, row, 0.0)));
+    *largest = std::max(*largest, 1.01 * std::sqrt(std::inner_product(row, row + k, row, 0.0)));
   }
   Bytes a(ActivationBytes(desc, rows) + kReadAhead);
   const PrepareDesc prepare{
-      .cols = desc.k, .out = desc.a, .ldx_bytes = 4 * desc.k, .ldo_bytes = desc.lda_bytes, .strips = desc.strips};
+      .cols = k, .out = desc.a, .ldx_bytes = 4 * k, .ldo_bytes = desc.lda_bytes, .strips = desc.strips};
   PrepareRef(prepare, {.x = x.data(), .out = a.data()}, 0, rows);
   return a;
 }
@@ -111,9 +112,21 @@ absl::Status VerifyKernel(const GemmDesc& desc, const Kernel& kernel) {
                 .residual = desc.epilogue.residual ? residual.as<float>() : nullptr,
                 .bias = desc.epilogue.bias ? bias.as<float>() : nullptr,
                 .scratch = scratch.data()};
+  // Of a part: the last one.
+  args.k0 = desc.whole_k() - desc.k;
+  if (desc.a == DType::kI8Act) args.a = a.as<std::byte>(args.k0);
   GemmRef(desc, args, 0, panels, 0, rows);
   args.c = c.as<float>();
   kernel.fn(&args, 0, panels, 0, rows);
+  if (desc.a == DType::kI8Act && desc.depth > 0) {  // integers
+    for (int64_t m = 0; m < rows; ++m) {
+      for (int64_t n = 0; n < panels * panel_c; ++n) {
+        const auto got = c.as<int32_t>(m * desc.ldc_bytes)[n], expected = want.as<int32_t>(m * desc.ldc_bytes)[n];
+        if (got != expected) return Differs(kernel, m, n, got, expected, 0);
+      }
+    }
+    return absl::OkStatus();
+  }
 
   // A dot product of length k is within k u |a| |w| of the exact one (Higham, Accuracy and Stability, 3.1) in any
   // order; 40 more roundings cover dequantisation and epilogue. silu has a slope of at most 1.1, the other factor is at

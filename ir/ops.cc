@@ -135,12 +135,14 @@ const std::vector<AttrSpec>& PlanAttrs() {
       {"layout", std::nullopt, Attr(std::string())},
       {"kv_layout", std::nullopt, Attr(std::string())},
       // How a matrix product is cut up (codegen/gemm/blocking.h): kernel; register or tile grid; rows, columns, depth
-      // of a cache block; threads over rows and columns; columns a thread takes at a time; order of loops.
+      // of a cache block; threads over rows and columns; columns a thread takes at a time; parts of the depth, added up
+      // in order (none: one, codegen/gemm/split.h); order of loops.
       {"kernel", std::nullopt, Attr(std::string())},
       {"tile", std::nullopt, Attr(std::vector<int64_t>{})},
       {"block", std::nullopt, Attr(std::vector<int64_t>{})},
       {"split", std::nullopt, Attr(std::vector<int64_t>{})},
       {"chunk", std::nullopt, Attr(int64_t{0})},
+      {"parts", std::nullopt, Attr(int64_t{0})},
       {"order", std::nullopt, Attr(std::string())},
       {"unpack_once", Attr(false), std::nullopt},
   };

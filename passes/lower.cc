@@ -12,6 +12,7 @@
 #include "ir/route.h"
 #include "ir/support/align.h"
 #include "ir/verifier.h"
+#include "passes/gemm_stage.h"
 #include "passes/lower_check.h"
 #include "passes/lower_moe.h"
 
@@ -27,7 +28,7 @@ constexpr int64_t kMaxTaskRows = 8;
 
 // Bytes that stages read and write, for barriers: ranges of the arena, and whole other resources.
 struct Span {
-  enum class Space : uint8_t { kArena, kPartial, kKv, kExperts };
+  enum class Space : uint8_t { kArena, kPartial, kKv, kExperts, kGemmParts };
   Space space = Space::kArena;
   int64_t begin = 0, end = 0;  // bytes of the arena; a layer's number for kKv
   bool Overlaps(const Span& o) const { return space == o.space && begin < o.end && o.begin < end; }
@@ -154,6 +155,9 @@ class Lowering {
       XJIT_ASSIGN_OR_RETURN(std::byte * scratch, context_.memory->Get(WorkMemory::Use::kScratch, t, scratch_bytes_));
       scratch_.push_back(scratch);
     }
+    if (sum_bytes_ == 0) return absl::OkStatus();
+    XJIT_ASSIGN_OR_RETURN(sums_, context_.memory->Get(WorkMemory::Use::kGemmParts, 0, sum_bytes_));
+    ended_ = static_cast<EndedParts*>(program_->AddArgs(static_cast<size_t>(ended_bytes_)));  // zeros
     return absl::OkStatus();
   }
 
@@ -436,26 +440,29 @@ class Lowering {
     XJIT_ASSIGN_OR_RETURN(const std::byte* packed, context_.weights->Matrix(layer_, w));
     // The kernel that the text names, or none: a plan says what runs.
     const std::string row = op.Has("kernel") ? op.Str("kernel") : "";
-    XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, context_.kernels->Get(desc, row));
-
-    Stage stage;
-    stage.label = Label(op);
-    stage.kernel = kernel;
-    stage.n_count = desc.panels();
-    stage.m_kind = logits ? GridM::kLogitRows : GridM::kRows;
-    const int64_t panel_bytes = PanelBytes(desc.w, desc.k);
-    const PanelTasks share = SharePanels(desc.panels(), panel_bytes, rows, int64_t{context_.threads} * kTasksPerThread);
-    stage.n_chunk = share.panels;
-    if (share.rows > 0) stage.m_chunk = share.rows;
-    stage.weight_bytes = desc.panels() * panel_bytes;
-    AddStage(std::move(stage), access, [this, a, c, residual, bias, packed](int t) {
+    const int64_t parts = op.Has("parts") ? op.Int("parts") : 1;
+    XJIT_ASSIGN_OR_RETURN(GemmStage product,
+                          MakeGemmStage(desc, parts, row, rows, context_.threads, *context_.kernels));
+    product.stage.label = Label(op);
+    product.stage.m_kind = logits ? GridM::kLogitRows : GridM::kRows;
+    const auto args_of = [this, a, c, residual, bias, packed](int t) {
       return GemmArgs{At(a, t),
                       packed,
                       reinterpret_cast<float*>(At(c, t)),
                       reinterpret_cast<const float*>(At(residual, t)),
                       bias,
                       scratch_[static_cast<size_t>(t)]};
-    });
+    };
+    if (parts == 1) {
+      AddStage(std::move(product.stage), access, args_of);
+      return absl::OkStatus();
+    }
+    access.writes.push_back({Span::Space::kGemmParts, 0, 1});
+    sum_bytes_ = std::max(sum_bytes_, product.sum_bytes());
+    ended_bytes_ = std::max(ended_bytes_, product.ended_bytes());
+    AddStage(
+        product.stage, access, [this, product, args_of](int t) { return product.Split(args_of(t), sums_, ended_); },
+        product.kernel->scratch_bytes);
     return absl::OkStatus();
   }
 
@@ -716,6 +723,9 @@ class Lowering {
   std::byte* arena_ = nullptr;
   std::vector<std::byte*> own_, scratch_;
   int64_t scratch_bytes_ = 64;
+  std::byte* sums_ = nullptr;  // of the parts of split products
+  EndedParts* ended_ = nullptr;
+  int64_t sum_bytes_ = 0, ended_bytes_ = 0;
   int64_t layer_ = -1;
   const Function* function_ = nullptr;    // the one being lowered
   std::map<const Value*, int64_t> args_;  // arguments of the function being lowered -> arena offset

@@ -33,7 +33,7 @@ class PackedWeights {
 // so all programs may be given the same bytes.
 class WorkMemory {
  public:
-  enum class Use : uint8_t { kArena, kPartial, kExperts, kOwn, kScratch };
+  enum class Use : uint8_t { kArena, kPartial, kExperts, kGemmParts, kOwn, kScratch };
   virtual ~WorkMemory() = default;
   // At least `bytes`, 64-byte aligned; `thread` of kOwn and kScratch.
   virtual absl::StatusOr<std::byte*> Get(Use use, int thread, int64_t bytes) = 0;

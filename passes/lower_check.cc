@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "codegen/gemm/blocking.h"
+#include "codegen/gemm/split.h"
 #include "ir/chains.h"
 #include "ir/ops.h"
+#include "passes/lower.h"
 #include "passes/lower_moe.h"
 
 namespace xjit {
@@ -105,9 +107,20 @@ absl::Status CheckOrder(const Op& op) {
                                     : fmt::format("@{} with columns in the order of @{}", w->name, order));
 }
 
+// Depth in parts; the number of rows is the program's (lower.cc).
+absl::Status CheckDepthParts(const Op& op) {
+  if (op.code != OpCode::kGemm) return NoKernel(op, "a depth in parts");
+  const Weight& w = *op.weight(1);
+  GemmDesc desc{.n = PackedColumns(w), .k = w.type.cols(), .a = op.operand(0)->type.elem, .w = w.type.encoding()};
+  desc.rows = 1;
+  desc.epilogue.silu_mul = op.Item("epilogue", "silu_mul") != nullptr;
+  return Prefix(CheckParts(desc, op.Int("parts")), Name(op.code));
+}
+
 absl::Status CheckShapes(const Op& op) {
   XJIT_RETURN_IF_ERROR(CheckOrder(op));
   if (op.code == OpCode::kGroupedGemm) XJIT_RETURN_IF_ERROR(CheckGroupedGemm(op));
+  if (op.Has("parts")) XJIT_RETURN_IF_ERROR(CheckDepthParts(op));
   if ((op.code == OpCode::kGemm || op.code == OpCode::kGroupedGemm) && op.Has("layout") &&
       op.Str("layout") != kPanelLayout)
     return NoKernel(op, fmt::format("layout '{}'", op.Str("layout")));

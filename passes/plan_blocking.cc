@@ -1,7 +1,8 @@
 // plan_blocking: writes how each matrix product is cut up on this machine: kernel, register or tile grid, cache blocks,
-// loop order and the threads' shares, with every candidate's cost in the notes. Gain: the choice between tiles and
-// vectors, and each block size, is computed from caches, peaks and bandwidth instead of being a constant; a plan for a
-// machine that is not there can be read. After plan_prologues, which decides what a product reads; before plan_memory.
+// loop order, the threads' shares and the parts of a narrow one's depth, with every candidate's cost in the notes.
+// Gain: the choice between tiles and vectors, and each block size, is computed from caches, peaks and bandwidth instead
+// of being a constant; a plan for a machine that is not there can be read. After plan_prologues, which decides what a
+// product reads; before plan_memory.
 #include <algorithm>
 
 #include "codegen/gemm/blocking.h"
@@ -35,6 +36,7 @@ BlockingShape ShapeOf(const Op& op, const PassContext& context) {
   shape.w = w.type.encoding();
   shape.a = op.operand(0)->type.elem;
   shape.interleaved = w.interleaved();
+  shape.grouped = grouped;
   if (grouped) {
     const int64_t here = w.type.dims[0].size, all = AllExperts(op.operand(1), here);
     const int64_t slots = std::max<int64_t>(1, shape.m * op.operand(1)->type.cols() * here / all);
@@ -54,6 +56,7 @@ std::string Why(const Blocking& chosen, const std::vector<Blocking>& candidates,
   std::string text = fmt::format("{} ({})", Text(chosen), chosen.reason);
   if (!lowerable) text += ", no kernel yet";
   text += fmt::format(", {} tasks", chosen.tasks);
+  if (chosen.parts > 1) text += fmt::format(", depth in {} parts", chosen.parts);
   for (const Blocking& b : candidates) {
     if (b.family != chosen.family) text += "; " + Text(b);
   }
@@ -79,6 +82,8 @@ absl::StatusOr<PassResult> PlanBlocking(Module& module, PassContext& context) {
       op->attrs["split"] = std::vector<int64_t>{b.threads_m, b.threads_n};
       op->attrs["chunk"] = b.chunk;
       op->attrs["order"] = b.loop_order;
+      op->attrs.erase("parts");
+      if (b.parts > 1) op->attrs["parts"] = b.parts;
       op->attrs.erase("unpack_once");
       if (b.unpack_once) op->attrs["unpack_once"] = true;
       // A kernel that would do the product may not do what the op asks for besides.

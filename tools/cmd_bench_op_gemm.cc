@@ -12,6 +12,7 @@
 #include "codegen/rows/rows_ref.h"
 #include "ir/support/act_layout.h"
 #include "ir/support/align.h"
+#include "passes/gemm_stage.h"
 #include "runtime/executor.h"
 #include "tools/bench_op.h"
 #include "tools/peer.h"
@@ -27,9 +28,14 @@ class GemmBench {
   GemmBench(OpBench& bench, const GemmShape& shape, const GemmDesc& desc) : bench_(bench), shape_(shape), desc_(desc) {}
 
   absl::Status Prepare() {
-    XJIT_ASSIGN_OR_RETURN(kernel_, bench_.library().Get(desc_));
+    std::string row;
+    for (const Candidate& c : bench_.library().Candidates(desc_)) {
+      if (c.chosen) row = c.row;
+    }
+    const int64_t parts = PartsBy(row, desc_, bench_.target());
+    XJIT_ASSIGN_OR_RETURN(product_, MakeGemmStage(desc_, parts, row, shape_.m, bench_.threads(), bench_.library()));
     XJIT_RETURN_IF_ERROR(bench_.library().Seal());
-    XJIT_RETURN_IF_ERROR(bench_.MakeScratch(kernel_->scratch_bytes));
+    XJIT_RETURN_IF_ERROR(bench_.MakeScratch(kernel().scratch_bytes));
     row_isa_ = ChosenIsa(bench_.library(), desc_);
     XJIT_ASSIGN_OR_RETURN(copies_, bench_.Copies(weight_bytes(), shape_.m <= kMaxFewRows));
     XJIT_RETURN_IF_ERROR(MakeWeights());
@@ -86,7 +92,8 @@ class GemmBench {
     return error;
   }
 
-  const Kernel& kernel() const { return *kernel_; }
+  const Kernel& kernel() const { return *product_.kernel; }
+  int64_t parts() const { return product_.parts; }
 
  private:
   int64_t weight_bytes() const { return desc_.panels() * PanelBytes(desc_.w, desc_.k); }
@@ -112,23 +119,27 @@ class GemmBench {
       XJIT_ASSIGN_OR_RETURN(prepare, bench_.library().Get(prepare_));
       XJIT_RETURN_IF_ERROR(bench_.library().Seal());
     }
-    const PanelTasks share = SharePanels(desc_.panels(), PanelBytes(desc_.w, desc_.k), shape_.m,
-                                         int64_t{bench_.threads()} * kTasksPerThread);
+    // A copy's parts are added up while another copy's are read.
+    const int64_t sum_stride = AlignUp(product_.sum_bytes(), 64);
+    if (product_.parts > 1) {
+      XJIT_ASSIGN_OR_RETURN(sums_, HugeBuffer::Allocate(copies_ * sum_stride));
+    }
     for (int64_t copy = 0; copy < copies_; ++copy) {
       if (prepare != nullptr) {
         Stage rows{.label = "prepare", .kernel = prepare, .m_kind = GridM::kRows, .m_chunk = kStripRows};
         program_->Add(rows, PrepareArgs{.x = x_.data(), .out = a_.data()});
       }
-      Stage product{.label = "gemm",
-                    .kernel = kernel_,
-                    .n_count = desc_.panels(),
-                    .n_chunk = share.panels,
-                    .m_kind = GridM::kRows,
-                    .weight_bytes = weight_bytes()};
-      if (share.rows > 0) product.m_chunk = share.rows;
+      Stage stage = product_.stage;
+      stage.label = "gemm";
       // Few rows of one copy after the other are one stream.
-      product.barrier_after = many || copy + 1 == copies_;
-      program_->AddPerThread(product, [&](int t) { return Args(t, copy); });
+      stage.barrier_after = many || copy + 1 == copies_;
+      if (product_.parts == 1) {
+        program_->AddPerThread(stage, [&](int t) { return Args(t, copy); });
+        continue;
+      }
+      auto* ended = static_cast<EndedParts*>(program_->AddArgs(static_cast<size_t>(product_.ended_bytes())));
+      program_->AddPerThread(
+          stage, [&](int t) { return product_.Split(Args(t, copy), sums_.data() + copy * sum_stride, ended); });
     }
     return program_->Finish();
   }
@@ -186,10 +197,10 @@ class GemmBench {
   const GemmShape& shape_;
   const GemmDesc desc_;
   std::mt19937_64 random_{kSeed};
-  const Kernel* kernel_ = nullptr;
+  GemmStage product_;
   Isa row_isa_ = Isa::kAvx2;
   int64_t copies_ = 1;
-  HugeBuffer weights_, a_, c_, residual_;
+  HugeBuffer weights_, a_, c_, residual_, sums_;
   PrepareDesc prepare_;
   StepView view_;
   std::optional<Program> program_;
@@ -234,6 +245,7 @@ absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape) {
                                 {"k", shape.k},
                                 {"weights", ToString(desc.w)},
                                 {"activations", std::string(Name(desc.a))}};
+  if (gemm.parts() > 1) out["parts"] = gemm.parts();
   out.update(measured);
   out.update({{"max_abs_err", error.max_abs}, {"max_rel_err", error.max_rel}, {"rel_err_bound", error.rel_bound}});
   PrintResult(out, flags.json);

@@ -4,6 +4,7 @@
 
 #include "codegen/amx/port_model.h"
 #include "codegen/cpu.h"
+#include "codegen/gemm/blocking.h"
 #include "tools/bench_op.h"
 
 namespace xjit::tools {
@@ -87,13 +88,27 @@ absl::StatusOr<std::vector<TilePortReport>> TileLoopsOf(const TargetInfo&, const
   return std::vector<TilePortReport>();
 }
 
+// Parts that the chosen kernel does the depth in.
+int64_t PartsOf(const TargetInfo& target, const GemmDesc& desc, const std::vector<Candidate>& candidates) {
+  for (const Candidate& c : candidates) {
+    if (c.chosen) return PartsBy(c.row, desc, target);
+  }
+  return 1;
+}
+template <typename Desc>
+int64_t PartsOf(const TargetInfo&, const Desc&, const std::vector<Candidate>&) {
+  return 1;
+}
+
 template <typename Desc>
 absl::Status PrintSelection(const TargetInfo& target, const std::string& name, const Desc& desc, bool json) {
   const KernelLibrary library(target);
   const std::vector<Candidate> candidates = library.Candidates(desc);
   XJIT_ASSIGN_OR_RETURN(const auto loops, TileLoopsOf(target, desc, candidates));
+  const int64_t parts = PartsOf(target, desc, candidates);
   if (!json) {
     fmt::print("{} on {}\n{}{}\n", name, Name(target.isa), library.Explain(desc), Why(candidates));
+    if (parts > 1) fmt::print("depth in {} parts, which threads share out as they do columns\n", parts);
     for (const TilePortReport& loop : loops) fmt::print("loop by the table of ports: {}\n", loop.ToString());
     return absl::OkStatus();
   }
@@ -113,6 +128,7 @@ absl::Status PrintSelection(const TargetInfo& target, const std::string& name, c
     if (c.chosen) out["chosen"] = c.row;
     out["candidates"].push_back(std::move(row));
   }
+  if (parts > 1) out["parts"] = parts;
   for (const TilePortReport& loop : loops) {
     out["tile_loops"].push_back({{"products", loop.products},
                                  {"busy", loop.busy()},

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/gemm/pack.h"
+#include "codegen/gemm/split.h"
 #include "codegen/kernel_rows.h"
 #include "ir/support/act_layout.h"
 #include "ir/support/align.h"
@@ -41,13 +42,13 @@ double LargestShare(const Blocking& b, int threads) {
   return static_cast<double>(CeilDiv(b.tasks, threads)) / static_cast<double>(b.tasks);
 }
 
-// Sets the tasks, threads and chunk of panels that threads take.
+// Sets the tasks, threads and chunk of panels that threads take. A part of a panel is shared out as a panel is.
 void SharePanelTasks(int64_t panels, int64_t panel_bytes, int64_t rows, int64_t experts, int threads, Blocking* b) {
   const int64_t wanted = std::max<int64_t>(1, int64_t{threads} * kTasksPerThread / experts);
-  const PanelTasks share = SharePanels(panels, panel_bytes, rows, wanted);
-  const int64_t across = CeilDiv(panels, share.panels) * experts;
+  const PanelTasks share = SharePanels(panels * b->parts, panel_bytes / b->parts, rows, wanted);
+  const int64_t across = CeilDiv(panels * b->parts, share.panels) * experts;
   const int64_t down = share.rows > 0 ? CeilDiv(rows, share.rows) : 1;
-  b->chunk = std::min(share.panels, panels) * kPanelColumns;
+  b->chunk = std::min(CeilDiv(share.panels, b->parts), panels) * kPanelColumns;
   b->tasks = across * down;
   b->threads_n = static_cast<int>(std::min<int64_t>(threads, across));
   b->threads_m = static_cast<int>(std::min<int64_t>(threads / b->threads_n, down));
@@ -64,7 +65,7 @@ void SetCost(const BlockingShape& shape, const TargetInfo& target, double cycles
       static_cast<double>(EncodedBytes(shape.w, shape.n, shape.k)) * static_cast<double>(shape.experts);
   double rate = target.node_read_gb_s;
   if (target.core_read_gb_s > 0) {
-    const double cores = target.core_read_gb_s * target.threads;
+    const double cores = target.core_read_gb_s * static_cast<double>(std::min<int64_t>(target.threads, b->tasks));
     rate = rate > 0 ? std::min(rate, cores) : cores;
   }
   b->memory_us = rate > 0 ? bytes / rate / 1e3 : 0;
@@ -100,27 +101,40 @@ GemmDesc DescOf(const BlockingShape& shape) {
 // What the row of kernels.inc says. It multiplies one matrix: an expert's run is a call like any other.
 Blocking FromRow(const TypedRow<GemmDesc>& row, const BlockingShape& shape, const TargetInfo& target) {
   const GemmDesc desc = DescOf(shape);
-  const auto plan = row.plan(desc, target);
+  const bool whole = shape.grouped || shape.interleaved || shape.experts > 1;
+  const int64_t parts = whole ? 1 : PartsBy(row.name, desc, target);
+  const auto plan = row.plan(parts > 1 ? PartOf(desc, parts) : desc, target);
   if (!plan.ok()) return Refused(row.name, std::string(Message(plan.status())));
-  Blocking b = BlockingOf(desc, *plan, shape.m, shape.experts, target.threads);
+  Blocking b = BlockingOf(desc, *plan, shape.m, shape.experts, target.threads, parts);
   b.family = row.name;
   // A tile takes as long with few rows as with all.
   const int64_t rows = desc.strips && plan->tile_rows % kStripRows == 0 ? AlignUp(shape.m, kStripRows) : shape.m;
-  const double cycles = plan->cost * static_cast<double>(rows * desc.n * shape.experts);
+  const double cycles = plan->cost * static_cast<double>(rows * desc.n * shape.experts * parts);
   SetCost(shape, target, cycles * LargestShare(b, target.threads), &b);
   return b;
 }
 
 }  // namespace
 
-Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, int64_t experts, int threads) {
+int64_t PartsBy(std::string_view row, const GemmDesc& desc, const TargetInfo& target) {
+  const int64_t parts = DepthParts(desc);
+  if (parts == 1) return 1;
+  const auto rows = RowsOf<GemmDesc>();
+  const auto named = std::find_if(rows.begin(), rows.end(), [row](const auto& r) { return r.name == row; });
+  return named != rows.end() && named->plan(PartOf(desc, parts), target).ok() ? parts : 1;
+}
+
+Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, int64_t experts, int threads,
+                    int64_t parts) {
   Blocking b;
+  b.parts = parts;
   const bool few = desc.rows > 0;
+  const int64_t k = desc.k / parts;
   b.tile_m = plan.tile_rows;
   b.tile_n = plan.tile_vectors;
   b.block_m = plan.m_block > 0 ? std::min(plan.m_block, rows) : rows;
   // Without scratch few rows stream the whole depth through registers.
-  b.block_k = few && plan.scratch_bytes == 0 ? desc.k : std::min(desc.k, plan.k_block);
+  b.block_k = few && plan.scratch_bytes == 0 ? k : std::min(k, plan.k_block);
   const DType w = desc.w.type;
   b.unpack_once = !few && w != desc.a && w != DType::kF32 && desc.a != DType::kI8Act;
   b.loop_order = few ? "n,k" : b.block_m < rows ? "n,m,k,m" : "n,k,m";

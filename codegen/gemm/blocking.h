@@ -26,6 +26,7 @@ struct BlockingShape {
   Encoding w;
   DType a = DType::kF32;     // activations: kF32, kBF16, kF16, kQ8Act, kI8Act
   bool interleaved = false;  // of gate and up, 16 columns each
+  bool grouped = false;      // experts' products, which are not cut over depth
 };
 
 struct Blocking {
@@ -36,11 +37,13 @@ struct Blocking {
   // Sizes that caches ask for: rows that share a block of weights, its columns, its depth.
   int64_t block_m = 0, block_n = 0, block_k = 0;
   std::string loop_order;  // of blocks, the outermost first: "n,k,m"
-  // Threads at work side by side on rows and columns. Depth is not cut, so that the order of a sum does not depend on
-  // the number of threads.
+  // Parts that depth is cut into (split.h): as the shape says, so that the order of a sum does not depend on the number
+  // of threads.
+  int64_t parts = 1;
+  // Threads at work side by side on rows, and on columns and parts.
   int threads_m = 1, threads_n = 1;
   int64_t chunk = 0;         // most columns that a thread takes at a time
-  int64_t tasks = 0;         // of all columns and rows
+  int64_t tasks = 0;         // of all columns, parts and rows
   bool unpack_once = false;  // a block of weights is converted once, into cache, for all rows of the walk
   double compute_us = 0, memory_us = 0;
   double cost_us = 0;  // the larger of both
@@ -52,9 +55,13 @@ std::vector<Blocking> BlockingCandidates(const BlockingShape& shape, const Targe
 // The cheapest that is not refused; of two that memory makes equal, the one with less to compute. Refused if all are.
 Blocking ChooseBlocking(std::span<const Blocking> candidates);
 
+// The parts in which the kernel of a row of kernels.inc does the product: DepthParts(), or 1 where it refuses them.
+int64_t PartsBy(std::string_view row, const GemmDesc& desc, const TargetInfo& target);
+
 // What the plan of a row of kernels.inc makes of `rows` rows of each of `experts` matrices and that many threads;
-// without costs.
-Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, int64_t experts, int threads);
+// without costs. With several parts `plan` is PartOf(desc)'s.
+Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, int64_t experts, int threads,
+                    int64_t parts = 1);
 
 // Tasks of a shared stage for each thread: enough that a thread which was slowed for a moment is relieved by the
 // others, few enough that taking them (10 to 20 ns each) does not show.

@@ -24,6 +24,7 @@ constexpr int64_t kMaxOffset = std::numeric_limits<int32_t>::max() / 4;
 absl::Status Check(const GemmDesc& desc, const TargetInfo& target, DType a) {
   if (target.isa < Isa::kAmx) return FailedPrecondition("the target has {} only", Name(target.isa));
   if (desc.a != a) return Unimplemented("activations are {}, this kernel takes {}", Name(desc.a), Name(a));
+  if (desc.depth > 0) return Unimplemented("tiles take whole rows of {}, this is a part of one", Name(desc.a));
   if (!HasPanels(desc.w)) return Unimplemented("{} weights have no packed layout", ToString(desc.w));
   if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
     return InvalidArgument("n = {} is no multiple of {}", desc.n, kPanelColumns);

@@ -34,10 +34,27 @@ std::string GemmName(const GemmDesc& desc, const char* row) {
   const std::string rows = desc.rows == 0 ? "many" : fmt::format("{}", desc.rows);
   std::string name =
       fmt::format("gemm.{}.{}_{}_f32.m{}n{}k{}", row, Name(desc.a), EncodingName(desc.w), rows, desc.n, desc.k);
+  if (desc.depth > 0) name += fmt::format("of{}", desc.depth);
   if (desc.epilogue.bias) name += ".bias";
   if (desc.epilogue.silu_mul) name += ".silu_mul";
   if (desc.epilogue.residual) name += ".residual";
   return name;
+}
+
+absl::Status CheckPart(const GemmDesc& desc) {
+  if (desc.depth == 0) return absl::OkStatus();
+  if (desc.a != DType::kQ8Act && desc.a != DType::kI8Act) {
+    return InvalidArgument("gemm: a part of {} rows is a product of its own", Name(desc.a));
+  }
+  if (desc.rows < 1 || desc.n != kPanelColumns || desc.epilogue != Epilogue{}) {
+    return InvalidArgument("gemm: a part is few rows of one panel without epilogue, not rows = {}, n = {}", desc.rows,
+                           desc.n);
+  }
+  const int block = desc.a == DType::kI8Act ? 64 : 32;
+  if (desc.k <= 0 || desc.k % block != 0 || desc.depth % block != 0 || desc.k > desc.depth) {
+    return InvalidArgument("gemm: {} of a depth of {} are no part of blocks of {}", desc.k, desc.depth, block);
+  }
+  return absl::OkStatus();
 }
 
 int64_t ActivationBytes(const GemmDesc& desc, int64_t rows) {

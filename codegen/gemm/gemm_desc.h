@@ -6,6 +6,7 @@
 
 #include "ir/support/dtype.h"
 #include "ir/support/encoding.h"
+#include "ir/support/status.h"
 
 namespace xjit {
 
@@ -34,12 +35,18 @@ struct GemmDesc {
   int rows = 0;
   // Many rows of kBF16, kF16 or kI8Act: A is in strips (ir/support/act_layout.h), and m0 is a multiple of 16.
   bool strips = false;
+  // kQ8Act and kI8Act, few rows: this is a part (split.h) of a product of that depth, of which the k are some whole
+  // blocks (kQ8Act: 32, or of the weights; kI8Act: 64), of one panel and without an epilogue. 0: no part. A's rows are
+  // the whole product's: of kQ8Act records, of kI8Act the q from the part's first on. kI8Act: C is the int32 sums of
+  // products with the unsigned weights, whose units begin a header's bytes behind w.
+  int64_t depth = 0;
   int64_t lda_bytes = 0;  // from row to row of A; not used with strips
   int64_t ldc_bytes = 0;  // from row to row of C and of the residual
   Epilogue epilogue;
   bool operator==(const GemmDesc&) const = default;
 
   int64_t panels() const { return n / kPanelColumns; }
+  int64_t whole_k() const { return depth > 0 ? depth : k; }  // of A's records
 };
 inline constexpr int kMaxFewRows = 8;
 
@@ -54,14 +61,18 @@ struct GemmArgs {
   const float* residual = nullptr;  // may be c itself
   const float* bias = nullptr;      // [n] in packed column order
   void* scratch = nullptr;          // this thread's, Kernel::scratch_bytes, 64-byte aligned
+  int64_t k0 = 0;                   // of a part of kQ8Act: its first k; not read otherwise
 };
 
+// OK for a descriptor that is no part, and for a part as `depth` says.
+absl::Status CheckPart(const GemmDesc& desc);
 // Bytes of A with so many rows.
 int64_t ActivationBytes(const GemmDesc& desc, int64_t rows);
 
 // "q4_k", "i4_g128z": without what a file name or a symbol cannot hold.
 std::string EncodingName(const Encoding& w);
-// "gemm.avx512_vnni.q8act_q4_k_f32.m1n8960k1536.silu_mul"; `row` is the kernels.inc row's name.
+// "gemm.avx512_vnni.q8act_q4_k_f32.m1n8960k1536.silu_mul", of a part "...m1n32k512of1536"; `row` is the kernels.inc
+// row's name.
 std::string GemmName(const GemmDesc& desc, const char* row);
 
 }  // namespace xjit

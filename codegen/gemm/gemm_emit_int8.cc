@@ -72,6 +72,7 @@ class Int8Kernel {
   }
 
   bool few() const { return desc_.rows > 0; }
+  bool part() const { return desc_.depth > 0; }
   bool pairs() const { return dot_ == Int8Dot::kPairs; }
   int strip_rows() const { return few() ? desc_.rows : kStripRows; }
   int64_t panel_bytes() const { return PanelBytes(desc_.w, desc_.k); }
@@ -286,11 +287,11 @@ class Int8Kernel {
       tile.Load(partial_);
       e_.jmp(begun, e_.T_NEAR);
       e_.L(first);
-      tile.Start();
+      Start(tile);
       e_.L(begun);
       e_.mov(chunk_, slot(kChunks));
     } else {
-      tile.Start();
+      Start(tile);
       e_.mov((*chunk_).cvt32(), static_cast<uint32_t>(chunks()));
     }
     e_.L(loop);
@@ -316,7 +317,8 @@ class Int8Kernel {
         e_.cmp(rows_left_, row);
         e_.jle(stored, e_.T_NEAR);
       }
-      const std::vector<int> sums = tile.Scaled(row, RegExp(w_));
+      // A part has no epilogue: its int32 sums are stored as they are.
+      const std::vector<int> sums = part() ? tile.Sums(row) : tile.Scaled(row, RegExp(w_));
       EmitRowEpilogue(desc_, sums, {c_, residual_, bias_}, static_cast<int>(row * desc_.ldc_bytes), e_, regs, lanes_);
     }
     e_.L(stored);
@@ -329,6 +331,9 @@ class Int8Kernel {
     e_.sub(rows_left_, rows);
     e_.jle(end, e_.T_NEAR);
   }
+
+  // Whoever adds up the parts cancels the weights' offset.
+  void Start(Int8Tile& tile) { part() ? tile.Zero() : tile.Start(); }
 
   // Two vectors of sums a row: so few rows would wait for each other's products.
   int Chains(int rows) const {

@@ -19,7 +19,7 @@ class FewRows {
         plan_(plan),
         e_(e),
         weights_(VnniWeightsOf(desc.w, desc.k)),
-        act_{desc.k},
+        act_{desc.whole_k()},
         rows_(desc.rows),
         regs_(32),
         unpack_(weights_, rows_ <= 5, e, regs_),
@@ -36,7 +36,9 @@ class FewRows {
         bias_(regs_.Gpr("bias")),
         panels_(regs_.Gpr("panels")),
         header_(regs_.FreeArguments().Gpr("header")),
-        left_(regs_.Gpr("left")) {}
+        left_(regs_.Gpr("left")),
+        k0_(regs_.Gpr("k0")),
+        q_end_(regs_.Gpr("q_end")) {}
 
   absl::Status Emit() {
     XJIT_RETURN_IF_ERROR(regs_.status());
@@ -44,12 +46,22 @@ class FewRows {
     Arguments(done);
     e_.L(panel);
     for (size_t i = 0; i < sums_.size(); ++i) e_.vpxord(sums_.Z(i), sums_.Z(i), sums_.Z(i));
-    e_.mov(q_, a_);
-    e_.xor_((*block_).cvt32(), (*block_).cvt32());
+    if (part()) {
+      e_.lea(q_, e_.ptr[RegExp(a_) + *k0_]);
+      e_.mov(block_, k0_);
+      e_.shr(block_, 5);
+    } else {
+      e_.mov(q_, a_);
+      e_.xor_((*block_).cvt32(), (*block_).cvt32());
+    }
     if (weights_.far_header()) e_.xor_((*left_).cvt32(), (*left_).cvt32());
     e_.L(k_loop);
     Step();
-    e_.cmp((*block_).cvt32(), static_cast<uint32_t>(desc_.k / 32));
+    if (part()) {
+      e_.cmp(q_, q_end_);
+    } else {
+      e_.cmp((*block_).cvt32(), static_cast<uint32_t>(desc_.k / 32));
+    }
     e_.jb(k_loop);
     Store();
     e_.dec(panels_);
@@ -60,6 +72,8 @@ class FewRows {
   }
 
  private:
+  bool part() const { return desc_.depth > 0; }
+
   void Arguments(const Xbyak::Label& done) {
     e_.Prologue();
     const auto arg = [&](size_t offset) { return e_.qword[e_.arg_args + offset]; };
@@ -75,6 +89,10 @@ class FewRows {
     e_.add(c_, arg(offsetof(GemmArgs, c)));
     e_.imul(bias_, e_.arg_n0, 128);
     e_.add(bias_, arg(offsetof(GemmArgs, bias)));
+    if (part()) {  // the last that reads arguments
+      e_.mov(k0_, arg(offsetof(GemmArgs, k0)));
+      e_.lea(q_end_, e_.ptr[RegExp(a_) + *k0_ + static_cast<int>(desc_.k)]);
+    }
     unpack_.Setup();
   }
 
@@ -193,6 +211,7 @@ class FewRows {
   Regs::VecList dots_;
   Regs::Gpr64 w_, a_, q_, block_, c_, residual_, bias_, panels_;
   Regs::Gpr64 header_, left_;  // with a far header
+  Regs::Gpr64 k0_, q_end_;     // of a part
 };
 
 }  // namespace

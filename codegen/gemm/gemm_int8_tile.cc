@@ -55,6 +55,10 @@ void Int8Tile::Start() {
   }
 }
 
+void Int8Tile::Zero() {
+  for (size_t i = 0; i < acc_.size(); ++i) lanes_.Zero(acc_[i]);
+}
+
 void Int8Tile::Load(const Reg64& from) {
   for (int row = 0; row < rows_; ++row) {
     for (int v = 0; v < vectors_; ++v) {
@@ -164,17 +168,22 @@ void Int8Tile::JoinChains() {
   }
 }
 
+std::vector<int> Int8Tile::Sums(int row) const {
+  std::vector<int> sums;
+  for (int v = 0; v < vectors_; ++v) sums.push_back(acc(row, v));
+  return sums;
+}
+
 std::vector<int> Int8Tile::Scaled(int row, const RegExp& scales) {
   const auto scale = regs_.Vecs("scale");
   const int sa = scale[0];
-  std::vector<int> sums;
+  const std::vector<int> sums = Sums(row);
   e_.vbroadcastss(lanes_(sa), e_.dword[RegExp(p_.scale) + row * layout_.scale_stride]);
   for (int v = 0; v < vectors_; ++v) {
-    const int sum = acc(row, v);
+    const int sum = sums[static_cast<size_t>(v)];
     e_.vcvtdq2ps(lanes_(sum), lanes_(sum));
     e_.vmulps(lanes_(sum), lanes_(sum), lanes_(sa));
     e_.vmulps(lanes_(sum), lanes_(sum), e_.ptr[scales + v * lanes_.bytes()]);
-    sums.push_back(sum);
   }
   return sums;
 }

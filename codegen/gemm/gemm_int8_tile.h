@@ -44,6 +44,7 @@ class Int8Tile {
 
   // Sums = what cancels the weights' offset.
   void Start();
+  void Zero();
   // Sums of so many earlier k to and from memory.
   void Load(const Xbyak::Reg64& from);
   void Store(const Xbyak::Reg64& to);
@@ -59,7 +60,8 @@ class Int8Tile {
   }
   // Adds up the chains: one sum a row and column is left.
   void JoinChains();
-  // The registers of a row's sums, as f32 values that are scaled by the row's scale and the 32 scales at `scales`.
+  // The registers of a row's sums; as f32 values that are scaled by the row's scale and the 32 scales at `scales`.
+  std::vector<int> Sums(int row) const;
   std::vector<int> Scaled(int row, const Xbyak::RegExp& scales);
 
  private:

@@ -90,6 +90,7 @@ void SetFewRowsPrefetch(const Encoding& w, const FloatOps& ops, int rows, GemmPl
 
 absl::Status CheckFloatDesc(const GemmDesc& desc, DType a) {
   if (desc.a != a) return Unimplemented("activations are {}, this kernel takes {}", Name(desc.a), Name(a));
+  XJIT_RETURN_IF_ERROR(CheckPart(desc));
   if (!HasPanels(desc.w)) return Unimplemented("{} weights have no packed layout", ToString(desc.w));
   if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
     return InvalidArgument("n = {} is no multiple of {}", desc.n, kPanelColumns);

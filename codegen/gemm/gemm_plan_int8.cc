@@ -35,7 +35,8 @@ absl::Status Check(const char* row, Isa least, const GemmDesc& desc, const Targe
   if (desc.strips != (desc.rows == 0)) {
     return Unimplemented("gemm {}: many rows of i8act come in strips, few do not", row);
   }
-  const I8Layout layout{desc.k};
+  XJIT_RETURN_IF_ERROR(CheckPart(desc));
+  const I8Layout layout{desc.whole_k()};
   const int64_t columns = desc.epilogue.silu_mul ? desc.n / 2 : desc.n;
   // One row needs no stride.
   const bool short_a = desc.rows > 1 && desc.lda_bytes < layout.row_bytes();

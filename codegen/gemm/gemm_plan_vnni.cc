@@ -33,14 +33,15 @@ absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
   if (desc.rows < 0 || desc.rows > kMaxFewRows) {
     return InvalidArgument("gemm: rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
   }
-  const int64_t columns = desc.epilogue.silu_mul ? desc.n / 2 : desc.n;
+  XJIT_RETURN_IF_ERROR(CheckPart(desc));
+  const int64_t columns = desc.epilogue.silu_mul ? desc.n / 2 : desc.n, a_bytes = Q8Layout{desc.whole_k()}.row_bytes();
   // One row needs no stride.
-  if (desc.rows != 1 && (desc.lda_bytes < Q8Layout{desc.k}.row_bytes() || desc.ldc_bytes < 4 * columns)) {
+  if (desc.rows != 1 && (desc.lda_bytes < a_bytes || desc.ldc_bytes < 4 * columns)) {
     return InvalidArgument("gemm: rows of {} and {} bytes are too short for k = {}, n = {}", desc.lda_bytes,
                            desc.ldc_bytes, desc.k, desc.n);
   }
-  if (desc.lda_bytes * kBlockRows + Q8Layout{desc.k}.row_bytes() > kMaxOffset ||
-      desc.ldc_bytes * kBlockRows > kMaxOffset || PanelBytes(desc.w, desc.k) > kMaxOffset) {
+  if (desc.lda_bytes * kBlockRows + a_bytes > kMaxOffset || desc.ldc_bytes * kBlockRows > kMaxOffset ||
+      PanelBytes(desc.w, desc.k) > kMaxOffset) {
     return Unimplemented("gemm avx512_vnni: k = {}, rows of {} and {} bytes exceed 32-bit offsets", desc.k,
                          desc.lda_bytes, desc.ldc_bytes);
   }

@@ -35,11 +35,12 @@ bool HasMinimum(const Encoding& w) {
          w.type == DType::kQ2_K || w.scales.zeros;
 }
 
-float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<ColumnBlock>& blocks) {
-  const Q8Layout layout{desc.k};
+// `k0`: of the first block in the row.
+float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<ColumnBlock>& blocks, int64_t k0) {
+  const Q8Layout layout{desc.whole_k()};
   float acc = 0;
   for (size_t b = 0; b < blocks.size(); ++b) {
-    const auto block = static_cast<int64_t>(b);
+    const auto block = static_cast<int64_t>(b) + k0 / kQ8Block;
     int32_t dot[2] = {0, 0};
     for (int i = 0; i < kQ8Block; ++i) {
       dot[i / 16] += blocks[b].q[i] * At<int8_t>(row, block * kQ8Block + i);
@@ -63,6 +64,10 @@ float DotQ8(const GemmDesc& desc, const std::byte* row, const std::vector<Column
 
 // A row of A, whichever way it lies, as a row by itself.
 std::vector<std::byte> RowOfA(const GemmDesc& desc, const std::byte* a, int64_t m) {
+  if (desc.a == DType::kI8Act && desc.depth > 0) {
+    const std::byte* q = a + m * desc.lda_bytes;
+    return {q, q + desc.k};
+  }
   if (desc.a == DType::kI8Act) {
     const I8Layout layout{desc.k};
     std::vector<std::byte> row(static_cast<size_t>(layout.row_bytes()));
@@ -77,7 +82,7 @@ std::vector<std::byte> RowOfA(const GemmDesc& desc, const std::byte* a, int64_t 
     std::memcpy(row.data() + layout.neg_sum_offset(), tail + 4 * kStripRows, 4);
     return row;
   }
-  const int64_t bytes = desc.a == DType::kQ8Act ? Q8Layout{desc.k}.row_bytes()
+  const int64_t bytes = desc.a == DType::kQ8Act ? Q8Layout{desc.whole_k()}.row_bytes()
                         : desc.a == DType::kF32 ? 4 * desc.k
                                                 : 2 * desc.k;
   std::vector<std::byte> row(static_cast<size_t>(bytes));
@@ -108,6 +113,16 @@ float DotInt8(const GemmDesc& desc, const std::byte* row, const IntColumn& colum
   }
   const I8Layout layout{desc.k};
   return static_cast<float>(dot) * At<float>(row + layout.scale_offset(), 0) * column.scale;
+}
+
+// Of a part: the bits of its sum.
+float SumInt8(const GemmDesc& desc, const std::byte* row, const IntColumn& column) {
+  uint32_t sum = 0;  // as the kernels wrap around
+  for (int64_t i = 0; i < desc.k; ++i) {
+    const int code = static_cast<int8_t>(column.codes[static_cast<size_t>(i)]) + 128;
+    sum += static_cast<uint32_t>(code * At<int8_t>(row, i));
+  }
+  return std::bit_cast<float>(sum);
 }
 
 float DotFloat(const GemmDesc& desc, const std::byte* row, const std::vector<float>& column) {
@@ -158,8 +173,8 @@ void GemmRef(const GemmDesc& desc, const GemmArgs& args, int64_t n0, int64_t n1,
       }
       for (size_t m = 0; m < rows; ++m) {
         const std::byte* row = a_rows[m].data();
-        float v = desc.a == DType::kI8Act   ? DotInt8(desc, row, ints)
-                  : desc.a == DType::kQ8Act ? DotQ8(desc, row, blocks)
+        float v = desc.a == DType::kI8Act   ? (desc.depth > 0 ? SumInt8 : DotInt8)(desc, row, ints)
+                  : desc.a == DType::kQ8Act ? DotQ8(desc, row, blocks, desc.depth > 0 ? args.k0 : 0)
                                             : DotFloat(desc, row, column);
         if (epilogue.bias) v += args.bias[n];
         sums[m * kPanelColumns + static_cast<size_t>(j)] = v;

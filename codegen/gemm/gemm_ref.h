@@ -24,6 +24,8 @@ namespace xjit {
 //   acc = fma(t, sa, acc)
 // kI8Act: f32(i) * sa * scale, i the exact int32 dot product of all k, multiplied from left to right.
 //
+// A part (GemmDesc::depth) is the same over its k; of kI8Act C is int32 sums, of activations times code + 128.
+//
 // Kernels with the same operations give the same bits up to the epilogue's SiLU.
 void GemmRef(const GemmDesc& desc, const GemmArgs& args, int64_t n0, int64_t n1, int64_t m0, int64_t m1);
 

@@ -185,6 +185,7 @@ TEST(Blocking, DepthDoesNotDependOnThreads) {
             ASSERT_EQ(one.size(), other.size());
             for (size_t i = 0; i < one.size(); ++i) {
               EXPECT_EQ(one[i].block_k, other[i].block_k) << Text(shape, Xeon(threads), other[i]);
+              EXPECT_EQ(one[i].parts, other[i].parts) << Text(shape, Xeon(threads), other[i]);
             }
           }
         }
@@ -257,6 +258,47 @@ TEST(Blocking, TilesWinFromAFewRowsOn) {
     EXPECT_GE(from, 2);
     EXPECT_LE(from, 9);
   }
+}
+
+// 18 panels for 43 threads.
+TEST(Blocking, NarrowProductsAreCutOverDepth) {
+  const auto candidate = [](std::string_view family, const BlockingShape& shape, const TargetInfo& target) {
+    for (const Blocking& b : BlockingCandidates(shape, target)) {
+      if (b.family == family) return b;
+    }
+    return Blocking();
+  };
+  const BlockingShape narrow{1, 576, 7168, 1, DType::kBF16, DType::kBF16, false};
+  const Blocking b = candidate("avx512_bf16", narrow, Xeon());
+  EXPECT_EQ(b.parts, 8);
+  EXPECT_EQ(b.block_k, 896);
+  EXPECT_EQ(b.chunk, 32);
+  EXPECT_EQ(b.tasks, 144);
+  EXPECT_EQ(b.threads_n, 43);
+  // Bound by the node again, no longer by what 18 cores read.
+  const double bytes = 2.0 * 576 * 7168;
+  EXPECT_DOUBLE_EQ(b.memory_us, bytes / 280e3);
+  BlockingShape whole = narrow;
+  whole.grouped = true;
+  const Blocking w = candidate("avx512_bf16", whole, Xeon());
+  EXPECT_EQ(w.parts, 1);
+  EXPECT_EQ(w.tasks, 18);
+  EXPECT_DOUBLE_EQ(w.memory_us, bytes / (18 * 12e3));
+  EXPECT_NEAR(w.compute_us / b.compute_us, (1.0 / 18) / (4.0 / 144), 0.01);
+  // Many rows, experts, gate and up, wide products.
+  for (const BlockingShape& shape : {BlockingShape{9, 576, 7168, 1, DType::kBF16, DType::kBF16, false},
+                                     BlockingShape{1, 576, 7168, 8, DType::kBF16, DType::kBF16, false},
+                                     BlockingShape{1, 576, 7168, 1, DType::kBF16, DType::kBF16, true},
+                                     BlockingShape{1, 4096, 7168, 1, DType::kBF16, DType::kBF16, false}}) {
+    for (const Blocking& c : BlockingCandidates(shape, Xeon())) EXPECT_EQ(c.parts, 1) << Text(shape, Xeon(), c);
+  }
+  // Tiles take whole rows of int8, of bf16 any.
+  const BlockingShape i8{8, 576, 7168, 1, Encoding::Int8(), DType::kI8Act, false};
+  EXPECT_EQ(candidate("amx_int8", i8, Xeon()).parts, 1);
+  EXPECT_EQ(candidate("int8_vnni", i8, Xeon()).parts, 7);
+  EXPECT_EQ(candidate("amx_bf16", {8, 576, 7168, 1, DType::kBF16, DType::kBF16, false}, Xeon()).parts, 8);
+  // Two threads have work without, but the same sums.
+  EXPECT_EQ(candidate("avx512_bf16", narrow, Zen4()).parts, 8);
 }
 
 TEST(Blocking, ExpertsByTheLengthOfTheirRuns) {

@@ -261,8 +261,8 @@ TEST(Library, FixedKernels) {
     EXPECT_EQ(*library.Fixed(name), *kernel);
   }
   EXPECT_EQ(library.Fixed("softmax").status().ToString(),
-            "INVALID_ARGUMENT: no C++ kernel softmax; known are embed, rope_table, gather_rows, route, "
-            "moe_sort, grouped_up, grouped_down");
+            "INVALID_ARGUMENT: no C++ kernel softmax; known are embed, rope_table, gather_rows, "
+            "gemm_split, route, moe_sort, grouped_up, grouped_down");
 }
 
 TEST(Library, RowsAreListedOnce) {
@@ -317,6 +317,22 @@ TEST(Verify, EveryInt8Row) {
       desc.epilogue = epilogue;
       EXPECT_GT(VerifyRows(desc), 0);
     }
+  }
+}
+
+TEST(Verify, PartsOfADepth) {
+  for (int rows : {1, 3}) {
+    GemmDesc q8 = Gemm(DType::kQ4_K, Isa::kAvx512Vnni, rows);
+    q8.n = 32;
+    q8.depth = 3 * q8.k;
+    q8.lda_bytes = RowStrideBytes(DType::kQ8Act, q8.depth);
+    GemmDesc i8{.n = 32, .k = 128, .a = DType::kI8Act, .w = Encoding::Int8(), .rows = rows, .depth = 320};
+    i8.lda_bytes = RowStrideBytes(DType::kI8Act, i8.depth);
+    i8.ldc_bytes = 128;
+    if (HostIsa() >= Isa::kAvx512Vnni) {
+      EXPECT_EQ(VerifyRows(q8), 1 + (HostIsa() > Isa::kAvx512Vnni) + (HostIsa() > Isa::kAvx512Bf16));
+    }
+    EXPECT_GT(VerifyRows(i8), 0);
   }
 }
 

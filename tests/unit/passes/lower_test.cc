@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Parse;
 
 constexpr std::string_view kModel = R"(module @m {
@@ -47,18 +48,21 @@ class Heap : public WorkMemory {
   std::deque<std::vector<std::byte>> blocks_;
 };
 
-// The names of the kernels of a model whose gemm has that kernel and layout, or what Lower says.
-std::string Lowered(std::string_view kernel, std::string_view layout, Isa isa = Isa::kAvx512) {
+// The names of the kernels of a model whose gemm has that kernel, layout and parts, or what Lower says.
+std::string Lowered(std::string_view kernel, std::string_view layout, Isa isa = Isa::kAvx512, int64_t parts = 1,
+                    int64_t rows = 1) {
   const auto module = Parse(kModel);
   if (module == nullptr) return "does not parse";
   PassContext passes;
   passes.target.isa = isa;
+  passes.rows = passes.logit_rows = rows;
   const absl::Status planned = RunPipeline(*module, PassStage::kGraph, PassStage::kPlanned, passes);
   if (!planned.ok()) return planned.ToString();
   for (const auto& op : module->functions[0]->ops) {
     if (op->code != OpCode::kGemm) continue;
     if (!kernel.empty()) op->attrs["kernel"] = std::string(kernel);
     if (!layout.empty()) op->attrs["layout"] = std::string(layout);
+    if (parts != 1) op->attrs["parts"] = parts;
   }
   const Zeros weights;
   Heap memory;
@@ -79,6 +83,14 @@ std::string Lowered(std::string_view kernel, std::string_view layout, Isa isa = 
 TEST(Lower, TakesTheKernelThatThePlanNames) {
   EXPECT_THAT(Lowered("", ""), HasSubstr("gemm.avx512.f32_f32_f32"));
   EXPECT_THAT(Lowered("avx2", ""), HasSubstr("gemm.avx2.f32_f32_f32"));
+}
+
+TEST(Lower, CutsDepthAsThePlanSays) {
+  EXPECT_THAT(Lowered("", "", Isa::kAvx512, 2),
+              AllOf(HasSubstr("gemm.avx512.f32_f32_f32.m1n32k32 "), HasSubstr("gemm_split")));
+  EXPECT_THAT(Lowered("", ""), Not(HasSubstr("gemm_split")));
+  EXPECT_THAT(Lowered("", "", Isa::kAvx512, 5), HasSubstr("gemm: a depth of 64 cannot be cut into 5 parts"));
+  EXPECT_THAT(Lowered("", "", Isa::kAvx512, 2, 9), HasSubstr("gemm: only products of 1 to 8 rows are cut over depth"));
 }
 
 TEST(Lower, RefusesWhatDoesNotExist) {

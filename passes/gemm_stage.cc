@@ -1,0 +1,28 @@
+#include "passes/gemm_stage.h"
+
+#include "codegen/gemm/blocking.h"
+#include "codegen/gemm/pack.h"
+
+namespace xjit {
+
+absl::StatusOr<GemmStage> MakeGemmStage(const GemmDesc& desc, int64_t parts, std::string_view row, int64_t rows,
+                                        int threads, KernelLibrary& library) {
+  XJIT_RETURN_IF_ERROR(Prefix(CheckParts(desc, parts), "gemm"));
+  GemmStage product{.desc = desc, .parts = parts};
+  XJIT_ASSIGN_OR_RETURN(product.kernel, library.Get(parts > 1 ? PartOf(desc, parts) : desc, row));
+  Stage& stage = product.stage;
+  stage.kernel = product.kernel;
+  if (parts > 1) {
+    XJIT_ASSIGN_OR_RETURN(stage.kernel, library.Fixed("gemm_split"));
+  }
+  const int64_t panel_bytes = PanelBytes(desc.w, desc.k), units = desc.panels() * parts;
+  const PanelTasks share = SharePanels(units, panel_bytes / parts, rows, int64_t{threads} * kTasksPerThread);
+  stage.n_count = units;
+  stage.n_chunk = share.panels;
+  stage.m_kind = GridM::kRows;
+  if (share.rows > 0) stage.m_chunk = share.rows;
+  stage.weight_bytes = desc.panels() * panel_bytes;
+  return product;
+}
+
+}  // namespace xjit
