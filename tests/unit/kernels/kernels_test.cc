@@ -325,9 +325,9 @@ TEST(Verify, PartsOfADepth) {
     GemmDesc q8 = Gemm(DType::kQ4_K, Isa::kAvx512Vnni, rows);
     q8.n = 32;
     q8.depth = 3 * q8.k;
-    q8.lda_bytes = RowStrideBytes(DType::kQ8Act, q8.depth);
+    q8.lda_bytes = Q8Layout{q8.depth}.row_bytes();
     GemmDesc i8{.n = 32, .k = 128, .a = DType::kI8Act, .w = Encoding::Int8(), .rows = rows, .depth = 320};
-    i8.lda_bytes = RowStrideBytes(DType::kI8Act, i8.depth);
+    i8.lda_bytes = I8Layout{i8.depth}.row_bytes();
     i8.ldc_bytes = 128;
     if (HostIsa() >= Isa::kAvx512Vnni) {
       EXPECT_EQ(VerifyRows(q8), 1 + (HostIsa() > Isa::kAvx512Vnni) + (HostIsa() > Isa::kAvx512Bf16));
