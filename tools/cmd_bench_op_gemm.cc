@@ -119,10 +119,10 @@ class GemmBench {
       XJIT_ASSIGN_OR_RETURN(prepare, bench_.library().Get(prepare_));
       XJIT_RETURN_IF_ERROR(bench_.library().Seal());
     }
-    // A copy's parts are added up while another copy's are read.
-    const int64_t sum_stride = AlignUp(product_.sum_bytes(), 64);
+    EndedParts* ended = nullptr;
     if (product_.parts > 1) {
-      XJIT_ASSIGN_OR_RETURN(sums_, HugeBuffer::Allocate(copies_ * sum_stride));
+      XJIT_ASSIGN_OR_RETURN(sums_, HugeBuffer::Allocate(product_.sum_bytes()));
+      ended = static_cast<EndedParts*>(program_->AddArgs(static_cast<size_t>(product_.ended_bytes())));
     }
     for (int64_t copy = 0; copy < copies_; ++copy) {
       if (prepare != nullptr) {
@@ -131,15 +131,13 @@ class GemmBench {
       }
       Stage stage = product_.stage;
       stage.label = "gemm";
-      // Few rows of one copy after the other are one stream.
-      stage.barrier_after = many || copy + 1 == copies_;
+      // Few rows of one copy after the other are one stream; but parts of all products are added up in the same memory.
+      stage.barrier_after = many || product_.parts > 1 || copy + 1 == copies_;
       if (product_.parts == 1) {
         program_->AddPerThread(stage, [&](int t) { return Args(t, copy); });
         continue;
       }
-      auto* ended = static_cast<EndedParts*>(program_->AddArgs(static_cast<size_t>(product_.ended_bytes())));
-      program_->AddPerThread(
-          stage, [&](int t) { return product_.Split(Args(t, copy), sums_.data() + copy * sum_stride, ended); });
+      program_->AddPerThread(stage, [&](int t) { return product_.Split(Args(t, copy), sums_.data(), ended); });
     }
     return program_->Finish();
   }

@@ -116,10 +116,11 @@ void Unit(const SplitGemmArgs& a, int64_t panel, int64_t part) {
 }  // namespace
 
 absl::Status CheckParts(const GemmDesc& desc, int64_t parts) {
-  if (parts < 1 || desc.k % parts != 0) {
+  if (parts < 1 || desc.k < 1 || desc.k % parts != 0) {
     return InvalidArgument("a depth of {} cannot be cut into {} parts", desc.k, parts);
   }
   if (parts == 1) return absl::OkStatus();
+  if (!HasPanels(desc.w)) return Unimplemented("{} weights have no packed layout", ToString(desc.w));
   if (desc.epilogue.silu_mul) return Unimplemented("products with silu_mul are not cut over depth");
   if (desc.rows < 1 || desc.rows > kMaxFewRows) {
     return Unimplemented("only products of 1 to {} rows are cut over depth", kMaxFewRows);
@@ -135,7 +136,7 @@ absl::Status CheckParts(const GemmDesc& desc, int64_t parts) {
 }
 
 int64_t DepthParts(const GemmDesc& desc) {
-  if (desc.rows == 0 || desc.panels() < 1) return 1;
+  if (desc.rows == 0 || desc.panels() < 1 || desc.k < 1 || !HasPanels(desc.w)) return 1;
   const int64_t most = std::min(CeilDiv(kWantedUnits, desc.panels()), desc.k / BlockOf(desc));
   for (int64_t parts = most; parts > 1; --parts) {
     if (CheckParts(desc, parts).ok() && PartBytes(desc, parts) >= kMinTaskBytes) return parts;

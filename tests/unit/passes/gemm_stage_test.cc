@@ -72,7 +72,7 @@ struct Outcome {
   std::vector<Stage> stages;
   std::vector<int64_t> parts;
 };
-void Run(int threads, bool split, Outcome* outcome) {
+void RunModel(int threads, bool split, Outcome* outcome) {
   const auto module = Parse(kModel);
   ASSERT_NE(module, nullptr);
   PassContext passes;
@@ -122,8 +122,8 @@ void Run(int threads, bool split, Outcome* outcome) {
 
 TEST(GemmStage, ThreadsAndStepsChangeNoBit) {
   Outcome one, whole;
-  Run(1, true, &one);
-  Run(1, false, &whole);
+  RunModel(1, true, &one);
+  RunModel(1, false, &whole);
   if (HasFatalFailure()) return;
   EXPECT_THAT(one.parts, ::testing::ElementsAre(2, 2));
   EXPECT_THAT(whole.parts, ::testing::ElementsAre(1, 1));
@@ -133,7 +133,7 @@ TEST(GemmStage, ThreadsAndStepsChangeNoBit) {
   }
   for (int threads = 1; threads <= 4; ++threads) {
     Outcome got;
-    Run(threads, true, &got);
+    RunModel(threads, true, &got);
     for (const std::vector<float>& step : got.steps) EXPECT_EQ(step, one.steps[0]) << threads << " threads";
   }
 }
@@ -141,8 +141,8 @@ TEST(GemmStage, ThreadsAndStepsChangeNoBit) {
 // Both use the memory of parts' sums: the second begins when the first has ended.
 TEST(GemmStage, ABarrierLiesBetweenTwo) {
   Outcome split, whole;
-  Run(2, true, &split);
-  Run(2, false, &whole);
+  RunModel(2, true, &split);
+  RunModel(2, false, &whole);
   if (HasFatalFailure()) return;
   const auto find = [](const Outcome& o, std::string_view label) {
     for (size_t i = 0; i < o.stages.size(); ++i) {
