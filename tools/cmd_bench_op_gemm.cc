@@ -22,6 +22,8 @@ namespace {
 
 constexpr uint64_t kSeed = 42;
 constexpr int64_t kSampleRows = 4, kSamplePanels = 4;
+// Of memory for the sums of products in parts: few enough that it stays in cache, as a program's does.
+constexpr int64_t kSumSets = 8;
 
 class GemmBench {
  public:
@@ -119,10 +121,13 @@ class GemmBench {
       XJIT_ASSIGN_OR_RETURN(prepare, bench_.library().Get(prepare_));
       XJIT_RETURN_IF_ERROR(bench_.library().Seal());
     }
-    EndedParts* ended = nullptr;
+    const int64_t sets = product_.parts > 1 ? std::min(copies_, kSumSets) : copies_;
+    std::vector<EndedParts*> ended;
     if (product_.parts > 1) {
-      XJIT_ASSIGN_OR_RETURN(sums_, HugeBuffer::Allocate(product_.sum_bytes()));
-      ended = static_cast<EndedParts*>(program_->AddArgs(static_cast<size_t>(product_.ended_bytes())));
+      XJIT_ASSIGN_OR_RETURN(sums_, HugeBuffer::Allocate(sets * product_.sum_bytes()));
+      for (int64_t i = 0; i < sets; ++i) {
+        ended.push_back(static_cast<EndedParts*>(program_->AddArgs(static_cast<size_t>(product_.ended_bytes()))));
+      }
     }
     for (int64_t copy = 0; copy < copies_; ++copy) {
       if (prepare != nullptr) {
@@ -131,13 +136,17 @@ class GemmBench {
       }
       Stage stage = product_.stage;
       stage.label = "gemm";
-      // Few rows of one copy after the other are one stream; but parts of all products are added up in the same memory.
-      stage.barrier_after = many || product_.parts > 1 || copy + 1 == copies_;
+      // Few rows of one copy after the other are one stream, as far as there is memory to add up parts in.
+      const int64_t set = copy % sets;
+      stage.barrier_after = many || set + 1 == sets || copy + 1 == copies_;
       if (product_.parts == 1) {
         program_->AddPerThread(stage, [&](int t) { return Args(t, copy); });
         continue;
       }
-      program_->AddPerThread(stage, [&](int t) { return product_.Split(Args(t, copy), sums_.data(), ended); });
+      program_->AddPerThread(stage, [&](int t) {
+        return product_.Split(Args(t, copy), sums_.data() + set * product_.sum_bytes(),
+                              ended[static_cast<size_t>(set)]);
+      });
     }
     return program_->Finish();
   }

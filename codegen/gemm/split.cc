@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <numeric>
 
 #include "codegen/gemm/blocking.h"
 #include "codegen/gemm/pack.h"
@@ -26,6 +27,14 @@ int64_t BlockOf(const GemmDesc& desc) {
   if (desc.a == DType::kI8Act) return 64;
   if (HasScalesOutside(desc.w.type)) return ScaledBlocksOf(desc.w, desc.k).depth;
   return std::max(32, PackedBlockElems(desc.w.type));
+}
+
+// What DepthParts takes a multiple of. The loop over blocks of 32 is unrolled to 128 k where they divide the depth
+// (q8_0, one row and thread on Zen 5, share of an ascending read: depth 1216 93%, 1280 104%).
+int64_t DepthUnit(const GemmDesc& desc) {
+  constexpr int64_t kUnrolled = 128;
+  const int64_t block = BlockOf(desc);
+  return desc.a == DType::kQ8Act && desc.k % kUnrolled == 0 ? std::lcm(block, kUnrolled) : block;
 }
 
 // From part to part of a panel, which is their concatenation; with one scale a column a header stands in front.
@@ -137,9 +146,11 @@ absl::Status CheckParts(const GemmDesc& desc, int64_t parts) {
 
 int64_t DepthParts(const GemmDesc& desc) {
   if (desc.rows == 0 || desc.panels() < 1 || desc.k < 1 || !HasPanels(desc.w)) return 1;
-  const int64_t most = std::min(CeilDiv(kWantedUnits, desc.panels()), desc.k / BlockOf(desc));
+  const int64_t unit = DepthUnit(desc);
+  const int64_t most = std::min(CeilDiv(kWantedUnits, desc.panels()), desc.k / unit);
   for (int64_t parts = most; parts > 1; --parts) {
-    if (CheckParts(desc, parts).ok() && PartBytes(desc, parts) >= kMinTaskBytes) return parts;
+    if (desc.k % (parts * unit) == 0 && CheckParts(desc, parts).ok() && PartBytes(desc, parts) >= kMinTaskBytes)
+      return parts;
   }
   return 1;
 }
