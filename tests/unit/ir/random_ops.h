@@ -3,6 +3,7 @@
 // about. An op that never comes out needs a hint in Text() or Whole() below, or its check accepts too little.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -221,7 +222,10 @@ class RandomOps {
     }
     for (size_t i = 0; i < count; ++i)
       op->operands.push_back(AnyOperand(info.operands[std::min(i, info.operands.size() - 1)].kind));
-    for (const AttrSpec& spec : info.attrs) {
+    // By name, as text lists them: the order of the operands that chains bring.
+    std::vector<AttrSpec> specs(info.attrs.begin(), info.attrs.end());
+    std::sort(specs.begin(), specs.end(), [](const AttrSpec& a, const AttrSpec& b) { return a.name < b.name; });
+    for (const AttrSpec& spec : specs) {
       if (spec.fallback.has_value() && std::holds_alternative<Chain>(*spec.fallback)) {
         for (const ChainItemSpec& item : ChainItems()) {
           if (item.chain != spec.name || (item.name != wish.item && random_.Below(12) != 0)) continue;
