@@ -227,25 +227,31 @@ absl::StatusOr<const Kernel*> KernelLibrary::Get(const ConvertDesc& desc, std::s
   return GetFrom(convert_, desc, row);
 }
 
+const Kernel* KernelLibrary::Cpp(std::string_view name, KernelFn fn) {
+  for (const Kernel& kernel : kernels_) {
+    if (kernel.code == nullptr && kernel.name == name) return &kernel;
+  }
+  Kernel kernel;
+  kernel.name = name;
+  kernel.fn = fn;
+  kernels_.push_back(std::move(kernel));
+  return &kernels_.back();
+}
+
+const Kernel* KernelLibrary::Split(const Kernel& part) {
+  return Cpp(fmt::format("gemm_split.{}", part.name), &SplitGemmKernel);
+}
+
 absl::StatusOr<const Kernel*> KernelLibrary::Fixed(std::string_view name) {
   static constexpr std::pair<std::string_view, KernelFn> kFixed[] = {{"embed", &EmbedKernel},
                                                                      {"rope_table", &RopeTableKernel},
                                                                      {"gather_rows", &GatherRowsKernel},
-                                                                     {"gemm_split", &SplitGemmKernel},
                                                                      {"route", &RouteKernel},
                                                                      {"moe_sort", &MoeSortKernel},
                                                                      {"grouped_up", &GroupedUpKernel},
                                                                      {"grouped_down", &GroupedDownKernel}};
-  for (const Kernel& kernel : kernels_) {
-    if (kernel.code == nullptr && kernel.name == name) return &kernel;
-  }
   for (const auto& [known, fn] : kFixed) {
-    if (known != name) continue;
-    Kernel kernel;
-    kernel.name = known;
-    kernel.fn = fn;
-    kernels_.push_back(std::move(kernel));
-    return &kernels_.back();
+    if (known == name) return Cpp(known, fn);
   }
   std::string names;
   for (const auto& [known, fn] : kFixed) names += fmt::format("{}{}", names.empty() ? "" : ", ", known);

@@ -75,9 +75,11 @@ class KernelLibrary {
   absl::StatusOr<const Kernel*> Get(const PrepareDesc& desc, std::string_view row = {});
   absl::StatusOr<const Kernel*> Get(const EltwiseDesc& desc, std::string_view row = {});
   absl::StatusOr<const Kernel*> Get(const ConvertDesc& desc, std::string_view row = {});
-  // A kernel that is C++: "embed", "rope_table", "gather_rows", "gemm_split", "route", "moe_sort", "grouped_up",
-  // "grouped_down".
+  // A kernel that is C++: "embed", "rope_table", "gather_rows", "route", "moe_sort", "grouped_up", "grouped_down".
   absl::StatusOr<const Kernel*> Fixed(std::string_view name);
+
+  // The C++ kernel that adds up what `part` computes (codegen/gemm/split.h), named after it.
+  const Kernel* Split(const Kernel& part);
 
   // Makes all code so far executable. More kernels may be asked for afterwards (and sealed again).
   absl::Status Seal();
@@ -114,6 +116,7 @@ class KernelLibrary {
   };
   template <typename Desc>
   absl::StatusOr<const Kernel*> GetFrom(std::vector<Cached<Desc>>& cache, const Desc& desc, std::string_view row);
+  const Kernel* Cpp(std::string_view name, KernelFn fn);
   template <typename Desc>
   absl::StatusOr<Kernel> Build(const Desc& desc, std::string_view row);
   template <typename Desc>

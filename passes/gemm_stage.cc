@@ -11,10 +11,7 @@ absl::StatusOr<GemmStage> MakeGemmStage(const GemmDesc& desc, int64_t parts, std
   GemmStage product{.desc = desc, .parts = parts};
   XJIT_ASSIGN_OR_RETURN(product.kernel, library.Get(parts > 1 ? PartOf(desc, parts) : desc, row));
   Stage& stage = product.stage;
-  stage.kernel = product.kernel;
-  if (parts > 1) {
-    XJIT_ASSIGN_OR_RETURN(stage.kernel, library.Fixed("gemm_split"));
-  }
+  stage.kernel = parts > 1 ? library.Split(*product.kernel) : product.kernel;
   const int64_t panel_bytes = PanelBytes(desc.w, desc.k), units = desc.panels() * parts;
   const PanelTasks share = SharePanels(units, panel_bytes / parts, rows, int64_t{threads} * kTasksPerThread);
   stage.n_count = units;

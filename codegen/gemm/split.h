@@ -3,9 +3,9 @@
 // of their own. Whoever ends the last part of a panel adds up the parts' sums in order of depth, and applies the
 // epilogue: no barrier more, no stage more.
 //
-// The number of parts follows from the shape alone, never from threads or rows, so that neither changes a bit. Sums of
-// floats are those of the parts, each in the kernels' order (gemm_ref.h), rounded once more for each part; those of
-// kI8Act are exact: the same bits as without parts.
+// The number of parts follows from the shape alone: never from threads, so that their number changes no bit, nor from
+// how few the rows are. Sums of floats are those of the parts, each in the kernels' order (gemm_ref.h), rounded once
+// more for each part; those of kI8Act are exact: the same bits as without parts.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct alignas(64) EndedParts {
   int32_t count = 0;
 };
 
-// gemm_split: grid n = panels x parts, unit n is part n % parts of panel n / parts, so that weights ascend; m = all
-// rows in one call.
+// gemm_split (KernelLibrary::Split): grid n = panels x parts, unit n is part n % parts of panel n / parts, so that
+// weights ascend; m = all rows in one call.
 struct SplitGemmArgs {
   GemmArgs gemm;            // the whole product's
   KernelFn part = nullptr;  // the kernel of PartOf()

@@ -261,8 +261,19 @@ TEST(Library, FixedKernels) {
     EXPECT_EQ(*library.Fixed(name), *kernel);
   }
   EXPECT_EQ(library.Fixed("softmax").status().ToString(),
-            "INVALID_ARGUMENT: no C++ kernel softmax; known are embed, rope_table, gather_rows, "
-            "gemm_split, route, moe_sort, grouped_up, grouped_down");
+            "INVALID_ARGUMENT: no C++ kernel softmax; known are embed, rope_table, gather_rows, route, "
+            "moe_sort, grouped_up, grouped_down");
+}
+
+TEST(Library, SplitKernelsAreNamedAfterTheirParts) {
+  KernelLibrary library(TargetOf(Isa::kAvx2));
+  const auto a = library.Get(Gemm(DType::kF32, Isa::kAvx2, 1)), b = library.Get(Gemm(DType::kBF16, Isa::kAvx2, 1));
+  ASSERT_TRUE(a.ok() && b.ok());
+  const Kernel* split = library.Split(**a);
+  EXPECT_EQ(split->name, "gemm_split." + (*a)->name);
+  EXPECT_EQ(split->code, nullptr);
+  EXPECT_EQ(library.Split(**a), split);
+  EXPECT_NE(library.Split(**b), split);
 }
 
 TEST(Library, RowsAreListedOnce) {
