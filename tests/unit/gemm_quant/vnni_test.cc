@@ -268,7 +268,7 @@ TEST_P(Vnni, LoopDepthChangesNoBit) {
     }
     EXPECT_EQ(*depths.begin(), 32);
     // Five blocks of 32 share a scale of i4 with groups of 160, and the last one has its own.
-    if (VnniWeightsOf(GetParam(), 1792).far_header_steps % 2 == 0) EXPECT_GE(depths.size(), 2u);
+    EXPECT_GE(depths.size(), GetParam().type == DType::kI4 && GetParam().scales.cols == 160 ? 1u : 2u);
   }
 }
 
