@@ -443,11 +443,11 @@ class Lowering {
     stage.kernel = kernel;
     stage.n_count = desc.panels();
     stage.m_kind = logits ? GridM::kLogitRows : GridM::kRows;
-    const int64_t panel_bytes = PanelBytes(desc.w, desc.k);
-    const PanelTasks share = SharePanels(desc.panels(), panel_bytes, rows, int64_t{context_.threads} * kTasksPerThread);
+    const PanelGrid grid = GridOf(desc, kernel->panels_together, rows);
+    const PanelTasks share = SharePanels(grid, context_.threads);
     stage.n_chunk = share.panels;
     if (share.rows > 0) stage.m_chunk = share.rows;
-    stage.weight_bytes = desc.panels() * panel_bytes;
+    stage.weight_bytes = grid.panels * grid.panel_bytes;
     AddStage(std::move(stage), access, [this, a, c, residual, bias, packed](int t) {
       return GemmArgs{At(a, t),
                       packed,

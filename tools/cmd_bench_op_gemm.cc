@@ -112,8 +112,7 @@ class GemmBench {
       XJIT_ASSIGN_OR_RETURN(prepare, bench_.library().Get(prepare_));
       XJIT_RETURN_IF_ERROR(bench_.library().Seal());
     }
-    const PanelTasks share = SharePanels(desc_.panels(), PanelBytes(desc_.w, desc_.k), shape_.m,
-                                         int64_t{bench_.threads()} * kTasksPerThread);
+    const PanelTasks share = SharePanels(GridOf(desc_, kernel_->panels_together, shape_.m), bench_.threads());
     for (int64_t copy = 0; copy < copies_; ++copy) {
       if (prepare != nullptr) {
         Stage rows{.label = "prepare", .kernel = prepare, .m_kind = GridM::kRows, .m_chunk = kStripRows};
