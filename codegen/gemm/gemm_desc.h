@@ -56,6 +56,8 @@ struct GemmArgs {
   void* scratch = nullptr;          // this thread's, Kernel::scratch_bytes, 64-byte aligned
 };
 
+// Bytes of a row of A that are read as values; bf16 in pairs.
+int64_t ActivationRowBytes(const GemmDesc& desc);
 // Bytes of A with so many rows.
 int64_t ActivationBytes(const GemmDesc& desc, int64_t rows);
 

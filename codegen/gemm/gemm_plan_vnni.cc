@@ -22,25 +22,12 @@ absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
   if (desc.a != DType::kQ8Act) return Unimplemented("gemm avx512_vnni: activations are {}, not q8act", Name(desc.a));
   if ((!IsQuantized(desc.w.type) && desc.w.type != DType::kI4) || !HasPanels(desc.w))
     return Unimplemented("gemm avx512_vnni: weights are {}, not a block encoding", ToString(desc.w));
-  if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
-    return InvalidArgument("gemm: n = {} is not a positive multiple of {}", desc.n, kPanelColumns);
+  if (desc.w.type == DType::kI4 && desc.k % kQ8Block != 0) {
+    return InvalidArgument("k = {} is not a positive multiple of {}, the block of q8act", desc.k, kQ8Block);
   }
-  const int block = desc.w.type == DType::kI4 ? kQ8Block : Info(desc.w.type).block_elems;
-  if (desc.k <= 0 || desc.k % block != 0) {
-    return InvalidArgument("gemm: k = {} is not a positive multiple of {}, the block of {}", desc.k, block,
-                           Name(desc.w.type));
-  }
-  if (desc.rows < 0 || desc.rows > kMaxFewRows) {
-    return InvalidArgument("gemm: rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
-  }
-  const int64_t columns = desc.epilogue.silu_mul ? desc.n / 2 : desc.n;
-  // One row needs no stride.
-  if (desc.rows != 1 && (desc.lda_bytes < Q8Layout{desc.k}.row_bytes() || desc.ldc_bytes < 4 * columns)) {
-    return InvalidArgument("gemm: rows of {} and {} bytes are too short for k = {}, n = {}", desc.lda_bytes,
-                           desc.ldc_bytes, desc.k, desc.n);
-  }
-  if (desc.lda_bytes * kBlockRows + Q8Layout{desc.k}.row_bytes() > kMaxOffset ||
-      desc.ldc_bytes * kBlockRows > kMaxOffset || PanelBytes(desc.w, desc.k) > kMaxOffset) {
+  XJIT_RETURN_IF_ERROR(CheckSizes(desc));
+  if (desc.lda_bytes * kBlockRows + ActivationRowBytes(desc) > kMaxOffset || desc.ldc_bytes * kBlockRows > kMaxOffset ||
+      PanelBytes(desc.w, desc.k) > kMaxOffset) {
     return Unimplemented("gemm avx512_vnni: k = {}, rows of {} and {} bytes exceed 32-bit offsets", desc.k,
                          desc.lda_bytes, desc.ldc_bytes);
   }
