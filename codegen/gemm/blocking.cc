@@ -53,8 +53,8 @@ constexpr int64_t kPanelsSideBySide = 2;
 // Rows of two tiles, which meet a panel's two column tiles in four tiles of sums.
 constexpr int64_t kTilePairRows = 32;
 // In the time of their dots, 64 cycles for each tile's depth (gemm_amx_plan.cc): reading 32 rows or a panel, two tiles,
-// from L3, which gives a core 16 bytes a cycle (Intel's optimization manual, Skylake server); and unpacking two tiles
-// (UnpackCycles() of gemm_amx_plan.cc: 80 to 120 cycles).
+// from L3, taken to give a core 16 bytes a cycle (assumed, not measured: half or twice as much changes few tasks); and
+// unpacking two tiles (UnpackCycles() of gemm_amx_plan.cc: 80 to 120 cycles).
 constexpr double kTilesFromL3 = 2, kTilesUnpacked = 1.5;
 // Numbers of parts that rows are tried in.
 constexpr int kTaskTries = 6;
