@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "codegen/cpu.h"
+#include "codegen/gemm/gemm_plan.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/kernels.h"
 #include "ir/support/clock.h"
@@ -36,19 +37,22 @@ constexpr int kRounds = 3;
 constexpr double kLeastGain = 0.02;
 constexpr int kSeveralRows = 4;
 
-struct Matrix {
-  GemmDesc desc;
-  const std::byte* packed = nullptr;
-  int64_t bytes() const { return desc.panels() * PanelBytes(desc.w, desc.k); }
-};
+// Depths of a loop's body, for activations in blocks of 32: how far a load moves from one pass to the next decides
+// whether the processor's prefetchers follow.
+constexpr int kDepths[] = {32, 64, 256};
+
+using Tuning = std::optional<PrefetchTuning>;  // nullopt: what the planner chooses
+
+int64_t Bytes(const PackedMatrix& m) { return m.desc.panels() * PanelBytes(m.desc.w, m.desc.k); }
 
 // The kernels of one candidate.
 class Contender {
  public:
-  Contender(const TargetInfo& target, const std::vector<Matrix>& matrices) : library_(target), matrices_(matrices) {}
+  Contender(const TargetInfo& target, const std::vector<PackedMatrix>& matrices)
+      : library_(target), matrices_(matrices) {}
 
   absl::Status Compile() {
-    for (const Matrix& m : matrices_) {
+    for (const PackedMatrix& m : matrices_) {
       XJIT_ASSIGN_OR_RETURN(const Kernel* kernel, library_.Get(m.desc));
       kernels_.push_back(kernel);
     }
@@ -68,7 +72,7 @@ class Contender {
     while (bytes < kReadBytes) {
       const size_t i = *next;
       *next = (i + 1) % matrices_.size();
-      const Matrix& m = matrices_[i];
+      const PackedMatrix& m = matrices_[i];
       pool.Run([&](int t) {
         const GemmArgs args{.a = a,
                             .w = m.packed,
@@ -77,36 +81,32 @@ class Contender {
         const int64_t panels = m.desc.panels();
         kernels_[i]->fn(&args, panels * t / pool.threads(), panels * (t + 1) / pool.threads(), 0, m.desc.rows);
       });
-      bytes += m.bytes();
+      bytes += Bytes(m);
     }
     return (NowMs() - start) / (static_cast<double>(bytes) * 1e-6);
   }
 
  private:
   KernelLibrary library_;
-  const std::vector<Matrix>& matrices_;
+  const std::vector<PackedMatrix>& matrices_;
   std::vector<const Kernel*> kernels_;
 };
 
-// The best candidate for these matrices, all of one type and row count; nullopt: what the planner chooses.
-absl::StatusOr<std::optional<PrefetchTuning>> Measure(const std::vector<Matrix>& matrices, WorkerPool& pool,
-                                                      const TargetInfo& target) {
+// The fastest of the candidates for these matrices, all of one type and row count: the first, if none gains enough.
+// Nullopt where no kernel takes them: a type that no product uses (an embedding alone) has nothing to tune.
+absl::StatusOr<std::optional<size_t>> Fastest(const std::vector<Tuning>& candidates,
+                                              const std::vector<PackedMatrix>& matrices, WorkerPool& pool,
+                                              const TargetInfo& target) {
   std::vector<std::unique_ptr<Contender>> contenders;
-  const GemmDesc& first = matrices.front().desc;
   int64_t scratch_bytes = 64, a_bytes = 64, c_bytes = 64;
-  for (size_t i = 0; i <= std::size(kCandidates); ++i) {
+  for (const Tuning& candidate : candidates) {
     TargetInfo tuned = target;
-    if (i > 0) {
-      tuned.prefetch.push_back(kCandidates[i - 1]);
-      tuned.prefetch.back().w = first.w.type;
-      tuned.prefetch.back().one_row = first.rows == 1;
-    }
+    if (candidate) tuned.prefetch.push_back(*candidate);
     contenders.push_back(std::make_unique<Contender>(tuned, matrices));
-    // A type that no product uses (an embedding alone) has nothing to tune.
     if (!contenders.back()->Compile().ok()) return std::nullopt;
     scratch_bytes = std::max(scratch_bytes, contenders.back()->scratch_bytes());
   }
-  for (const Matrix& m : matrices) {
+  for (const PackedMatrix& m : matrices) {
     a_bytes = std::max(a_bytes, m.desc.rows * m.desc.lda_bytes + 64);
     c_bytes = std::max(c_bytes, m.desc.rows * m.desc.ldc_bytes);
   }
@@ -135,14 +135,11 @@ absl::StatusOr<std::optional<PrefetchTuning>> Measure(const std::vector<Matrix>&
     best = i;
     best_time = time;
   }
-  if (best == 0) return std::nullopt;
-  PrefetchTuning tuning = kCandidates[best - 1];
-  tuning.w = first.w.type;
-  tuning.one_row = first.rows == 1;
-  return tuning;
+  return best;
 }
 
-// One line a measurement: processor, ISA and threads, tab, type, rows, hint (-1: the planner's), distance, every.
+// One line a measurement: processor, ISA and threads, tab, type, rows, hint (-1: the planner's), distance, every,
+// depth.
 class Known {
  public:
   explicit Known(const TargetInfo& target) {
@@ -162,48 +159,78 @@ class Known {
       if (tab == std::string::npos || line.substr(0, tab) != key_) continue;
       std::istringstream fields(line.substr(tab + 1));
       std::string type;
-      int rows = 0, hint = 0, distance = 0, every = 0;
-      if (!(fields >> type >> rows >> hint >> distance >> every)) continue;
+      int rows = 0, hint = 0, distance = 0, every = 0, depth = 0;
+      if (!(fields >> type >> rows >> hint >> distance >> every >> depth)) continue;
       const auto w = ParseDType(type);
       // Nobody's edits may become an endless loop of prefetches or a wild address.
-      if (!w || hint < -1 || hint > 2 || distance < 0 || distance > 65536 || every < 64 * (hint > 0) || every > 65536)
+      if (!w || hint < -1 || hint > 2 || distance < 0 || distance > 65536 || every < 64 * (hint > 0) || every > 65536 ||
+          depth < 0 || depth > 256)
         continue;
-      lines_[{*w, rows == 1}] = {*w, rows == 1, static_cast<PrefetchHint>(std::max(hint, 0)), distance, every};
+      lines_[{*w, rows == 1}] = {*w, rows == 1, static_cast<PrefetchHint>(std::max(hint, 0)), distance, every, depth};
       if (hint < 0) lines_[{*w, rows == 1}].reset();
     }
   }
   // Whether it was measured, and what was found.
-  bool Find(DType w, bool one_row, std::optional<PrefetchTuning>* found) const {
+  bool Find(DType w, bool one_row, Tuning* found) const {
     const auto it = lines_.find({w, one_row});
     if (it == lines_.end()) return false;
     *found = it->second;
     return true;
   }
   // A line is appended in one write; a folder that cannot be written loses nothing but time.
-  void Keep(DType w, bool one_row, const std::optional<PrefetchTuning>& found) {
+  void Keep(DType w, bool one_row, const Tuning& found) {
     if (path_.empty()) return;
     std::error_code error;
     std::filesystem::create_directories(path_.parent_path(), error);
     std::ofstream out(path_, std::ios::app);
-    out << fmt::format("{}\t{} {} {} {} {}\n", key_, Name(w), one_row ? 1 : kSeveralRows,
+    out << fmt::format("{}\t{} {} {} {} {} {}\n", key_, Name(w), one_row ? 1 : kSeveralRows,
                        found ? static_cast<int>(found->hint) : -1, found ? found->distance : 0,
-                       found ? found->every : 0);
+                       found ? found->every : 0, found ? found->k_block : 0);
   }
 
  private:
   std::filesystem::path path_;
   std::string key_;
-  std::map<std::pair<DType, bool>, std::optional<PrefetchTuning>> lines_;
+  std::map<std::pair<DType, bool>, Tuning> lines_;
 };
 
 }  // namespace
 
+absl::StatusOr<std::optional<PrefetchTuning>> MeasurePrefetch(const std::vector<PackedMatrix>& matrices,
+                                                              WorkerPool& pool, const TargetInfo& target) {
+  const GemmDesc& first = matrices.front().desc;
+  std::vector<Tuning> candidates = {std::nullopt};
+  for (PrefetchTuning candidate : kCandidates) {
+    candidate.w = first.w.type;
+    candidate.one_row = first.rows == 1;
+    candidates.push_back(candidate);
+  }
+  XJIT_ASSIGN_OR_RETURN(const auto hint, Fastest(candidates, matrices, pool, target));
+  if (!hint) return std::nullopt;
+  Tuning best = candidates[*hint];
+  if (first.a != DType::kQ8Act) return best;
+  PrefetchTuning other = best.value_or(PrefetchTuning{.w = first.w.type, .one_row = first.rows == 1});
+  if (!best) {
+    XJIT_ASSIGN_OR_RETURN(const GemmPlan plan, PlanGemmVnni(first, target));
+    other.hint = plan.prefetch;
+    other.distance = plan.prefetch_distance;
+    other.every = plan.prefetch_every;
+  }
+  candidates = {best};
+  for (const int depth : kDepths) {
+    other.k_block = depth;
+    candidates.push_back(other);
+  }
+  XJIT_ASSIGN_OR_RETURN(const auto depth, Fastest(candidates, matrices, pool, target));
+  return candidates[depth.value_or(0)];
+}
+
 absl::Status TunePrefetch(const Module& fused, const WeightStore& weights, WorkerPool& pool, TargetInfo* target) {
-  std::map<DType, std::vector<Matrix>> types;
+  std::map<DType, std::vector<PackedMatrix>> types;
   std::map<DType, int64_t> bytes;
   XJIT_RETURN_IF_ERROR(ForEachWeight(fused, [&](int64_t layer, const Weight& w) -> absl::Status {
     if (w.type.dims.size() != 2) return absl::OkStatus();
-    Matrix m;
+    PackedMatrix m;
     m.desc.n = PackedColumns(w);
     m.desc.k = w.type.cols();
     m.desc.w = w.type.encoding();
@@ -211,7 +238,7 @@ absl::Status TunePrefetch(const Module& fused, const WeightStore& weights, Worke
     m.desc.lda_bytes = RowStrideBytes(m.desc.a, m.desc.k);
     m.desc.ldc_bytes = RowStrideBytes(DType::kF32, m.desc.n);
     XJIT_ASSIGN_OR_RETURN(m.packed, weights.Matrix(layer, w));
-    bytes[w.type.elem] += m.bytes();
+    bytes[w.type.elem] += Bytes(m);
     types[w.type.elem].push_back(m);
     return absl::OkStatus();
   }));
@@ -220,10 +247,10 @@ absl::Status TunePrefetch(const Module& fused, const WeightStore& weights, Worke
   for (auto& [type, matrices] : types) {
     if (bytes[type] < kLeastBytes) continue;
     for (const int rows : {1, kSeveralRows}) {
-      std::optional<PrefetchTuning> found;
+      Tuning found;
       if (!known.Find(type, rows == 1, &found)) {
-        for (Matrix& m : matrices) m.desc.rows = rows;
-        XJIT_ASSIGN_OR_RETURN(found, Measure(matrices, pool, *target));
+        for (PackedMatrix& m : matrices) m.desc.rows = rows;
+        XJIT_ASSIGN_OR_RETURN(found, MeasurePrefetch(matrices, pool, *target));
         known.Keep(type, rows == 1, found);
       }
       if (found) tunings.push_back(*found);

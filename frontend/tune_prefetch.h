@@ -2,6 +2,11 @@
 // the processor, the number of rows and the encoding, and a wrong one costs up to half of the speed.
 #pragma once
 
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "codegen/gemm/gemm_desc.h"
 #include "frontend/weights.h"
 #include "ir/graph.h"
 #include "ir/support/target.h"
@@ -9,9 +14,17 @@
 
 namespace xjit {
 
-// Fills target->prefetch for the types of the fused module's packed matrices, for one row and for several: reads the
-// weights with each of a few candidates in turns, on all threads of the pool, some 10 ms a type. A type of less than
-// 32 MB is left to the planner, and so is one where no candidate gains 2%. Only matrices are measured: experts take
+struct PackedMatrix {
+  GemmDesc desc;  // of few rows
+  const std::byte* packed = nullptr;
+};
+// What streams these matrices, all of one type and number of rows, fastest: reads them with each of a few candidates in
+// turns, on all threads of the pool, some 10 ms. Nullopt: no candidate gains 2% on what the planner chooses.
+absl::StatusOr<std::optional<PrefetchTuning>> MeasurePrefetch(const std::vector<PackedMatrix>& matrices,
+                                                              WorkerPool& pool, const TargetInfo& target);
+
+// Fills target->prefetch for the types of the fused module's packed matrices, for one row and for several. A type
+// of less than 32 MB is left to the planner. Only matrices are measured: experts take
 // what was found for matrices of their type. What was found is kept in the user's cache folder (prefetch.txt) for this
 // processor and number of threads. No result of a product depends on it.
 absl::Status TunePrefetch(const Module& fused, const WeightStore& weights, WorkerPool& pool, TargetInfo* target);

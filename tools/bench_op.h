@@ -81,7 +81,8 @@ struct BenchOpFlags {
   int threads = 0;  // 0: the default number
   int64_t copies = 0;
   int reps = 7;
-  std::string vs;  // "onednn": a peer to measure beside; empty: none
+  std::string vs;         // "onednn": a peer to measure beside; empty: none
+  bool prepared = false;  // many rows of gemm: activations are converted beforehand, not in each run
   bool json = false;
 
   void Register(CLI::App* app);
@@ -118,8 +119,8 @@ class OpBench {
  public:
   static absl::StatusOr<std::unique_ptr<OpBench>> Create(const BenchOpFlags& flags);
 
-  const TargetInfo& target() const { return library_.target(); }
-  KernelLibrary& library() { return library_; }
+  const TargetInfo& target() const { return library_->target(); }
+  KernelLibrary& library() { return *library_; }
   WorkerPool& pool() { return *pool_; }
   int threads() const { return pool_->threads(); }
 
@@ -127,6 +128,8 @@ class OpBench {
   // times the last-level cache (or `most`), else one. InvalidArgument when the flag says more than `most`,
   // FailedPrecondition when memory does not hold them.
   absl::StatusOr<int64_t> Copies(int64_t bytes, bool from_memory, int64_t most = kMostCopies) const;
+  // From now on kernels of few rows stream weights as was measured.
+  void Use(const PrefetchTuning& tuning);
   // FailedPrecondition when memory does not hold that much.
   absl::Status CheckMemory(std::string_view what, int64_t bytes) const;
   // A thread's scratch memory for a kernel, 64-byte aligned.
@@ -141,10 +144,13 @@ class OpBench {
 
  private:
   OpBench(const BenchOpFlags& flags, TargetInfo target, std::vector<int> cpus, std::unique_ptr<WorkerPool> pool)
-      : flags_(flags), library_(std::move(target)), cpus_(std::move(cpus)), pool_(std::move(pool)) {}
+      : flags_(flags),
+        library_(std::make_unique<KernelLibrary>(std::move(target))),
+        cpus_(std::move(cpus)),
+        pool_(std::move(pool)) {}
 
   const BenchOpFlags flags_;
-  KernelLibrary library_;
+  std::unique_ptr<KernelLibrary> library_;
   std::vector<int> cpus_;
   std::unique_ptr<WorkerPool> pool_;
   std::vector<HugeBuffer> scratch_;

@@ -104,6 +104,12 @@ absl::StatusOr<int64_t> OpBench::Copies(int64_t bytes, bool from_memory, int64_t
                             static_cast<double>(bytes) / 1e6, copies, static_cast<double>(available) / 1e6);
 }
 
+void OpBench::Use(const PrefetchTuning& tuning) {
+  TargetInfo tuned = target();
+  tuned.prefetch.push_back(tuning);
+  library_ = std::make_unique<KernelLibrary>(std::move(tuned));
+}
+
 absl::Status OpBench::CheckMemory(std::string_view what, int64_t bytes) const {
   XJIT_ASSIGN_OR_RETURN(const int64_t available, MemoryAvailable());
   if (bytes <= available) return absl::OkStatus();
@@ -231,6 +237,8 @@ Command AddBenchOp(CLI::App& app) {
   gemm->Register(gemm_app);
   flags->Register(gemm_app);
   gemm_app->add_option("--vs", flags->vs, "measure another library in turns: onednn (where xjit was built with it)");
+  gemm_app->add_flag("--prepared", flags->prepared,
+                     "activations are converted beforehand: the product alone is measured");
   Example(gemm_app, "xjit bench-op gemm --m 1 --n 8960 --k 1536 --weights q4_k --threads 2");
   CLI::App* moe_app = sub->add_subcommand("moe", "a mixture of experts: routing, gate and up, down");
   moe->Register(moe_app);

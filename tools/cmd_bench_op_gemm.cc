@@ -10,6 +10,7 @@
 #include "codegen/gemm/pack.h"
 #include "codegen/gemm/random_panels.h"
 #include "codegen/rows/rows_ref.h"
+#include "frontend/tune_prefetch.h"
 #include "ir/support/act_layout.h"
 #include "ir/support/align.h"
 #include "runtime/executor.h"
@@ -24,15 +25,18 @@ constexpr int64_t kSampleRows = 4, kSamplePanels = 4;
 
 class GemmBench {
  public:
-  GemmBench(OpBench& bench, const GemmShape& shape, const GemmDesc& desc) : bench_(bench), shape_(shape), desc_(desc) {}
+  GemmBench(OpBench& bench, const GemmShape& shape, const GemmDesc& desc, bool prepared)
+      : bench_(bench), shape_(shape), desc_(desc), prepared_(prepared) {}
 
   absl::Status Prepare() {
+    XJIT_RETURN_IF_ERROR(bench_.library().Get(desc_).status());
+    XJIT_ASSIGN_OR_RETURN(copies_, bench_.Copies(weight_bytes(), shape_.m <= kMaxFewRows));
+    XJIT_RETURN_IF_ERROR(MakeWeights());
+    XJIT_RETURN_IF_ERROR(Tune());
     XJIT_ASSIGN_OR_RETURN(kernel_, bench_.library().Get(desc_));
     XJIT_RETURN_IF_ERROR(bench_.library().Seal());
     XJIT_RETURN_IF_ERROR(bench_.MakeScratch(kernel_->scratch_bytes));
     row_isa_ = ChosenIsa(bench_.library(), desc_);
-    XJIT_ASSIGN_OR_RETURN(copies_, bench_.Copies(weight_bytes(), shape_.m <= kMaxFewRows));
-    XJIT_RETURN_IF_ERROR(MakeWeights());
     XJIT_RETURN_IF_ERROR(MakeRows());
     return MakeProgram();
   }
@@ -101,14 +105,25 @@ class GemmBench {
             .scratch = bench_.scratch(thread)};
   }
 
+  // As the loading of a model does, for weights that come from memory.
+  absl::Status Tune() {
+    if (desc_.rows == 0 || copies_ == 1) return absl::OkStatus();
+    std::vector<PackedMatrix> matrices;
+    for (int64_t copy = 0; copy < copies_; ++copy) matrices.push_back({desc_, weights_.data() + copy * copy_stride()});
+    XJIT_ASSIGN_OR_RETURN(const auto tuning, MeasurePrefetch(matrices, bench_.pool(), bench_.target()));
+    if (tuning) bench_.Use(*tuning);
+    return absl::OkStatus();
+  }
+
   // What a model's program has: for many rows the conversion of the activations and a barrier in front of the product,
-  // whose tasks idle threads take. A few rows are converted once.
+  // whose tasks idle threads take. A few rows are converted once,
+  // and with `prepared` many rows too.
   absl::Status MakeProgram() {
     view_.rows = shape_.m;
     program_.emplace(bench_.threads(), shape_.m, &view_);
     const bool many = desc_.rows == 0;
     const Kernel* prepare = nullptr;
-    if (many && desc_.a != DType::kF32) {
+    if (many && desc_.a != DType::kF32 && !prepared_) {
       XJIT_ASSIGN_OR_RETURN(prepare, bench_.library().Get(prepare_));
       XJIT_RETURN_IF_ERROR(bench_.library().Seal());
     }
@@ -184,6 +199,7 @@ class GemmBench {
   OpBench& bench_;
   const GemmShape& shape_;
   const GemmDesc desc_;
+  const bool prepared_;
   std::mt19937_64 random_{kSeed};
   const Kernel* kernel_ = nullptr;
   Isa row_isa_ = Isa::kAvx2;
@@ -214,7 +230,7 @@ XjitPeerGemm PeerShape(const OpBench& bench, const GemmShape& shape, const GemmD
 absl::Status BenchGemm(const BenchOpFlags& flags, const GemmShape& shape) {
   XJIT_ASSIGN_OR_RETURN(const auto bench, OpBench::Create(flags));
   XJIT_ASSIGN_OR_RETURN(const GemmDesc desc, shape.Desc(bench->target()));
-  GemmBench gemm(*bench, shape, desc);
+  GemmBench gemm(*bench, shape, desc, flags.prepared);
   XJIT_RETURN_IF_ERROR(gemm.Prepare());
   OpRun op = gemm.Op();
   std::unique_ptr<PeerGemm> peer;

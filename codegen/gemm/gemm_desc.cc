@@ -89,7 +89,7 @@ void EmitPrefetchAt(PrefetchHint hint, const Xbyak::Address& place, Emitter& e) 
 GemmPlan WithTuning(const GemmDesc& desc, const TargetInfo& target, GemmPlan plan) {
   if (!plan.streams_weights) return plan;
   for (const PrefetchTuning& t : target.prefetch) {
-    if (t.w != desc.w.type || t.one_row != (desc.rows == 1)) continue;
+    if (!t.For(desc.w.type, desc.rows)) continue;
     plan.prefetch = t.hint;
     plan.prefetch_distance = t.distance;
     plan.prefetch_every = t.every;

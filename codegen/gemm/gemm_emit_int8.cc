@@ -69,6 +69,10 @@ class Int8Kernel {
 
   bool few() const { return desc_.rows > 0; }
   bool pairs() const { return dot_ == Int8Dot::kPairs; }
+  // Passes of the loop over a chunk: the stream of few rows is read in steps of 1 KiB, which prefetchers follow (2 KiB:
+  // see VnniUnpacker::SuperGroup).
+  int passes() const { return few() && !pairs() ? 2 : 1; }
+  int body_units() const { return kInt8Chunk / 4 / passes(); }
   int strip_rows() const { return few() ? desc_.rows : kStripRows; }
   int64_t panel_bytes() const { return PanelBytes(desc_.w, desc_.k); }
   int64_t chunks() const { return CeilDiv(desc_.k, kInt8Chunk); }
@@ -245,15 +249,16 @@ class Int8Kernel {
       tile.Start();
       e_.L(begun);
       e_.mov(chunk_, slot(kChunks));
+      if (passes() == 2) e_.add(chunk_, chunk_);
     } else {
       tile.Start();
-      e_.mov((*chunk_).cvt32(), static_cast<uint32_t>(chunks()));
+      e_.mov((*chunk_).cvt32(), static_cast<uint32_t>(passes() * chunks()));
     }
     e_.L(loop);
     int prefetched = 0;
-    tile.Chunk([&](int unit) { Prefetch(unit, &prefetched); });
-    e_.add(s_, kInt8ChunkBytes);
-    e_.add(q_, chunk_stride());
+    tile.Units(body_units(), [&](int unit) { Prefetch(unit, &prefetched); });
+    e_.add(s_, kInt8ChunkBytes / passes());
+    e_.add(q_, chunk_stride() / passes());
     e_.dec((*chunk_).cvt32());
     e_.jnz(loop, e_.T_NEAR);
     if (k_blocked()) {

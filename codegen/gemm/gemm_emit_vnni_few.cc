@@ -36,7 +36,8 @@ class FewRows {
         bias_(regs_.Gpr("bias")),
         panels_(regs_.Gpr("panels")),
         header_(regs_.FreeArguments().Gpr("header")),
-        left_(regs_.Gpr("left")) {}
+        left_(regs_.Gpr("left")),
+        part_(regs_.Gpr("part")) {}
 
   absl::Status Emit() {
     XJIT_RETURN_IF_ERROR(regs_.status());
@@ -48,7 +49,7 @@ class FewRows {
     e_.xor_((*block_).cvt32(), (*block_).cvt32());
     if (weights_.far_header()) e_.xor_((*left_).cvt32(), (*left_).cvt32());
     e_.L(k_loop);
-    Step();
+    weights_.super_blocks() ? SuperBlock() : Step();
     e_.cmp((*block_).cvt32(), static_cast<uint32_t>(desc_.k / 32));
     e_.jb(k_loop);
     Store();
@@ -61,7 +62,7 @@ class FewRows {
 
  private:
   void Arguments(const Xbyak::Label& done) {
-    e_.Prologue();
+    e_.Prologue(unpack_.frame_bytes());
     const auto arg = [&](size_t offset) { return e_.qword[e_.arg_args + offset]; };
     e_.mov(panels_, e_.arg_n1);
     e_.sub(panels_, e_.arg_n0);
@@ -75,31 +76,48 @@ class FewRows {
     e_.add(c_, arg(offsetof(GemmArgs, c)));
     e_.imul(bias_, e_.arg_n0, 128);
     e_.add(bias_, arg(offsetof(GemmArgs, bias)));
-    unpack_.Setup();
+    unpack_.Setup(0);
+  }
+
+  // A k block of a K-quant.
+  void SuperBlock() {
+    for (int group = 0; group < 2; ++group) {
+      if (group > 0) {
+        e_.sub(q_, weights_.parts * 32);
+        e_.sub((*block_).cvt32(), weights_.parts);
+      }
+      const auto touch = [&](int bytes) {
+        int prefetched = 0;
+        Prefetch(&prefetched, bytes);
+      };
+      unpack_.SuperGroup(w_, part_, static_cast<int>(plan_.k_block / 32), dots_.Z(0), touch, [&] {
+        for (int row = 0; row < rows_; ++row) Row(group, row, 0);
+        e_.add(q_, 32);
+        e_.inc((*block_).cvt32());
+      });
+    }
   }
 
   // plan.k_block of depth: both groups of each packed k block.
   void Step() {
-    const int steps = static_cast<int>(plan_.k_block) / 32 / weights_.parts;
+    const int steps = static_cast<int>(plan_.k_block / 32);
     const int bytes = steps * weights_.step_bytes;
     // What lies between the last step's end and this one's begin belongs to this one.
     int prefetched = -weights_.far_header_bytes;
-    if (weights_.far_header()) unpack_.FarHeader(w_, header_, left_);
+    if (weights_.far_header()) unpack_.FarHeader(w_, header_, left_, steps);
     for (int s = 0; s < steps; ++s) {
       const int offset = s * weights_.step_bytes;
       const RegExp step = RegExp(w_) + offset, header = weights_.far_header() ? RegExp(header_) : step;
-      weights_.InOrder([&](int group, int part) {
-        if (part == 0) unpack_.Header(header, group);
-        const int data = offset + weights_.part0 + group * weights_.group_stride + part * weights_.part_bytes;
-        Prefetch(&prefetched, std::min(bytes, data));
-        unpack_.Part(header, step, group, part, dots_.Z(0));
-        for (int row = 0; row < rows_; ++row) Row(group, row, s * weights_.parts + part);
-      });
+      for (int group = 0; group < 2; ++group) {
+        Prefetch(&prefetched, offset + weights_.part0 + group * weights_.group_stride);
+        unpack_.Part(header, step, group, dots_.Z(0));
+        for (int row = 0; row < rows_; ++row) Row(group, row, s);
+      }
     }
     Prefetch(&prefetched, bytes);
     e_.add(w_, bytes);
     e_.add(q_, static_cast<int>(plan_.k_block));
-    e_.add((*block_).cvt32(), static_cast<int>(plan_.k_block / 32));
+    e_.add((*block_).cvt32(), steps);
   }
 
   // Prefetches what belongs to the bytes of this step below `end`.
@@ -193,6 +211,7 @@ class FewRows {
   Regs::VecList dots_;
   Regs::Gpr64 w_, a_, q_, block_, c_, residual_, bias_, panels_;
   Regs::Gpr64 header_, left_;  // with a far header
+  Regs::Gpr64 part_;           // of a K-quant's block
 };
 
 }  // namespace

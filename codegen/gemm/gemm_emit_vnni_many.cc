@@ -8,6 +8,7 @@
 #include "codegen/gemm/gemm_arguments.h"
 #include "codegen/gemm/gemm_vnni_tile.h"
 #include "codegen/gemm/pack.h"
+#include "ir/support/align.h"
 
 namespace xjit {
 namespace {
@@ -27,7 +28,10 @@ class ManyRows {
   absl::Status Emit() {
     XJIT_RETURN_IF_ERROR(gprs_.status());
     Xbyak::Label panel, done;
-    e_.Prologue(8 * kSlots);
+    {
+      Regs regs(32);
+      e_.Prologue(kFrame + VnniUnpacker(weights_, true, e_, regs).frame_bytes());
+    }
     EmitArguments(desc_, PanelBytes(desc_.w, desc_.k), w_, bias_, t_, done, e_);
     e_.L(panel);
     XJIT_RETURN_IF_ERROR(UnpackPanel());
@@ -58,6 +62,7 @@ class ManyRows {
     kSBegin,  // where it is in scratch
     kSlots
   };
+  static constexpr int kFrame = AlignUp(8 * kSlots, 64);  // where the unpacker's begins
   Xbyak::Address slot(int s) { return e_.qword[e_.rsp + 8 * s]; }
   int64_t blocks() const { return desc_.k / 32; }
   bool k_blocked() const { return plan_.k_block < desc_.k; }
@@ -68,27 +73,40 @@ class ManyRows {
     const auto temp = regs.Vecs("temp");
     XJIT_RETURN_IF_ERROR(regs.status());
     Xbyak::Label loop;
-    unpack.Setup();
+    unpack.Setup(kFrame);
     e_.mov(s_, slot(kScratch));
     e_.mov((*block_).cvt32(), static_cast<uint32_t>(desc_.k / 32 / weights_.parts));
     // Not in use while a panel is unpacked.
     const Xbyak::Reg64 header = q_, left = a_;
     if (weights_.far_header()) e_.xor_(left.cvt32(), left.cvt32());
-    e_.L(loop);
-    if (weights_.far_header()) unpack.FarHeader(w_, header, left);
-    weights_.InOrder([&](int group, int part) {
-      const RegExp at = RegExp(weights_.far_header() ? header : *w_);
-      if (part == 0) unpack.Header(at, group);
-      unpack.Part(at, RegExp(w_), group, part, temp.Z());
-      const RegExp to = RegExp(s_) + (part * unpacked_bytes_ + 64 * group);
+    const auto store = [&](const RegExp& to) {
       for (int half = 0; half < (weights_.halves() ? 2 : 1); ++half) {
         e_.vmovaps(e_.ptr[to + kVnniScaleAt + 128 * half], unpack.scale(half));
         if (weights_.minimum) e_.vmovaps(e_.ptr[to + VnniMinimumAt(weights_) + 128 * half], unpack.minimum(half));
       }
       for (int g = 0; g < 8; ++g) e_.vmovdqa32(e_.ptr[to + 128 * g], unpack.weights(g));
-    });
-    e_.add(w_, weights_.step_bytes);
-    e_.add(s_, weights_.parts * unpacked_bytes_);
+    };
+    const int block_bytes = weights_.parts * unpacked_bytes_;
+    e_.L(loop);
+    if (weights_.super_blocks()) {
+      for (int group = 0; group < 2; ++group) {
+        if (group > 0) e_.sub(s_, block_bytes);
+        unpack.SuperGroup(
+            w_, left, 1, temp.Z(), [](int) {},
+            [&] {
+              store(RegExp(s_) + 64 * group);
+              e_.add(s_, unpacked_bytes_);
+            });
+      }
+    } else {
+      if (weights_.far_header()) unpack.FarHeader(w_, header, left, 1);
+      for (int group = 0; group < 2; ++group) {
+        unpack.Part(RegExp(weights_.far_header() ? header : *w_), RegExp(w_), group, temp.Z());
+        store(RegExp(s_) + 64 * group);
+      }
+      e_.add(w_, weights_.step_bytes);
+      e_.add(s_, block_bytes);
+    }
     e_.dec((*block_).cvt32());
     e_.jnz(loop, e_.T_NEAR);
     return absl::OkStatus();

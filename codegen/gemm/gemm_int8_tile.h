@@ -48,11 +48,11 @@ class Int8Tile {
   void Load(const Xbyak::Reg64& from);
   void Store(const Xbyak::Reg64& to);
   int stored_bytes() const { return rows_ * kPanelColumns * 4; }
-  // Adds the products of 64 k. `before_unit` is called before every unit of 4 k.
+  // Adds the products of so many units of 4 k. `before_unit` is called before each.
   template <class F>
-  void Chunk(F before_unit) {
+  void Units(int units, F before_unit) {
     const Operands operands = TakeOperands();
-    for (int u = 0; u < kInt8Chunk / 4; ++u) {
+    for (int u = 0; u < units; ++u) {
       before_unit(u);
       Unit(u, operands);
     }

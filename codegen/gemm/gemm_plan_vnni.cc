@@ -61,6 +61,31 @@ void ChoosePrefetch(const GemmDesc& desc, const VnniWeights& weights, const Targ
   }
 }
 
+// Blocks of 32 k in the body of the loop of few rows. Where nobody measured (PrefetchTuning): one, and for one row of
+// plain encodings about 1 KiB. One row of a K-quant runs so far ahead of memory that prefetches alone bring all of it,
+// and the processor's prefetchers, which follow bodies below 2 KiB (VnniUnpacker), get in their way. Zen 5, bodies of
+// 1, 2 and 8 blocks, one thread and two threads at 48 GB/s, share of an ascending read: q4_k 86, 97, 95 and 81, 104,
+// 100%; q5_k 93, 89, 95 and 80, 79, 100; q6_k 91, 95, 96 and 82, 91, 101; iq4_xs 88, 91, 94 and 83, 77, 98. Two bits
+// take more arithmetic: q2_k 98, 97, 78 and 100, 101, 92; q3_k 99, 97, 71 and 95 (with 4 KiB ahead), 86, 94.
+int BodyBlocks(const GemmDesc& desc, const VnniWeights& weights, const TargetInfo& target) {
+  int wanted = 1;
+  if (desc.rows == 1) {
+    wanted = !weights.super_blocks() ? 1280 / weights.step_bytes : weights.bits >= 4 ? weights.parts : 1;
+  }
+  for (const PrefetchTuning& t : target.prefetch) {
+    if (t.For(desc.w.type, desc.rows) && t.k_block > 0) wanted = t.k_block / 32;
+  }
+  const int64_t blocks = desc.k / 32;
+  const auto divides = [&](int n) {
+    if (weights.super_blocks()) return weights.parts % n == 0;
+    if (weights.far_header()) return weights.far_header_steps % n == 0 && weights.last_header_steps % n == 0;
+    return blocks % n == 0;
+  };
+  int body = std::clamp(wanted, 1, 8);
+  while (!divides(body)) --body;
+  return body;
+}
+
 // The unpacked panel is read again for each tile of rows: six rows read it from L2 as fast as from L1 (512 rows, k =
 // 1536 and 8960 on Zen 5: blocks of 384 to 768 that stay in L1 gain at most a point, or lose three), but not from L3.
 // So k is blocked only where the panel would fill more than half of L2. The four rows of a tile with two int32 sums
@@ -88,10 +113,7 @@ absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& ta
   if (desc.rows > 0) {
     plan.tile_rows = desc.rows;
     plan.streams_weights = true;
-    // A K-quant's block is a long loop body as it is; the small blocks are unrolled up to 128 k.
-    int steps = desc.rows > 2 || weights.far_header() ? 1 : std::max(1, 4 / weights.parts);
-    while (blocks / weights.parts % steps != 0) steps /= 2;
-    plan.k_block = 32 * weights.parts * steps;
+    plan.k_block = 32 * BodyBlocks(desc, weights, target);
     ChoosePrefetch(desc, weights, target, &plan);
     // Unpacking: about 3 operations for each of 8 registers, two a cycle, shared by the rows.
     plan.cost = cycles_a_row + static_cast<double>(blocks) * 12 / kGroupColumns / desc.rows;

@@ -1,5 +1,6 @@
 #include "codegen/gemm/gemm_vnni.h"
 
+#include <algorithm>
 #include <array>
 
 #include "codegen/gemm/pack.h"
@@ -22,19 +23,17 @@ VnniWeights Int4Weights(const Encoding& encoding, int64_t k) {
   w.offset_log2 = w.minimum ? 0 : 3;
   w.header_stride = 32;
   w.group_stride = 256;
-  w.part_bytes = blocks.unit_bytes;
-  const int64_t units = blocks.depth / 32, rest = k % blocks.depth / 32;
-  if (units <= 8 && rest == 0) {
-    w.parts = static_cast<int>(units);
+  w.parts = 1;
+  w.step_bytes = blocks.unit_bytes;
+  if (blocks.depth == 32) {
     w.part0 = blocks.header_bytes();
-    w.step_bytes = static_cast<int>(blocks.block_bytes(blocks.depth));
+    w.step_bytes += blocks.header_bytes();
     return w;
   }
-  w.parts = 4;
-  while (units % w.parts != 0 || rest % w.parts != 0) w.parts /= 2;
-  w.step_bytes = w.parts * blocks.unit_bytes;
   w.far_header_bytes = blocks.header_bytes();
-  w.far_header_steps = static_cast<int>(units / w.parts);
+  const int64_t depth = std::min(blocks.depth, k);
+  w.far_header_steps = static_cast<int>(depth / 32);
+  w.last_header_steps = static_cast<int>(k % depth / 32);
   return w;
 }
 
@@ -98,26 +97,13 @@ VnniWeights VnniWeightsOf(const Encoding& encoding, int64_t k) {
 
 namespace {
 
-// f16 factors in front of a K-quant's parts (d, or d and dmin) that stay in registers. Two scales and two minima leave
-// no room for them beside the sums of eight rows.
-int SuperScales(const VnniWeights& weights, bool keep) {
-  switch (weights.scale) {
-    case Scale::kSixBit:
-      return 2;
-    case Scale::kNibbleOfHalf:
-      return keep ? 2 : 0;
-    case Scale::kByteOfHalf:
-    case Scale::kSixBitOfHalf:
-    case Scale::kSplitSixBit:
-      return 1;
-    default:
-      return 0;
-  }
-}
-// Words of scales in front of a K-quant's parts.
-int ScaleWords(const VnniWeights& weights) {
-  if (weights.scale == Scale::kSplitSixBit) return 2;
-  return weights.scale == Scale::kSixBit || weights.scale == Scale::kSixBitOfHalf ? 3 : 0;
+// f16 factors in front of a K-quant's parts: d, or d and dmin.
+int Factors(const VnniWeights& weights) { return !weights.super_blocks() ? 0 : weights.minimum ? 2 : 1; }
+// Those that stay in registers over the parts. Two scales and two minima leave no room for them beside the sums of
+// eight rows.
+int KeptFactors(const VnniWeights& weights, bool keep) {
+  if (weights.scales_in_header() || (weights.minimum && !keep)) return 0;
+  return Factors(weights);
 }
 
 }  // namespace
@@ -130,15 +116,21 @@ VnniUnpacker::VnniUnpacker(const VnniWeights& weights, bool keep, Emitter& e, Re
       minimum_(regs.Vecs("minimum", !weights.minimum   ? 0
                                     : weights.halves() ? 2
                                                        : 1)),
-      super_(regs.Vecs("super", SuperScales(weights, keep))),
+      super_(regs.Vecs("super", KeptFactors(weights, keep))),
       mask_(regs.Vecs("mask", weights.bits == 8 ? 0 : 1)),
       table_(regs.Vecs("table", weights.table == nullptr ? 0 : 1)),
-      words_(regs.Vecs("words", keep ? ScaleWords(weights) : 0)),
       high_(regs.Vecs("high", keep && weights.high_bits() > 0 ? 1 : 0)) {}
+
+int VnniUnpacker::frame_bytes() const {
+  if (!weights_.super_blocks()) return 0;
+  if (weights_.scales_in_header()) return weights_.parts * kScalesOfPart;
+  return super_.size() > 0 ? 0 : 64 * Factors(weights_);
+}
 
 Xbyak::Address VnniUnpacker::Dword(uint32_t bits) { return e_.ptr_b[e_.ConstLabel32(bits)]; }
 
-void VnniUnpacker::Setup() {
+void VnniUnpacker::Setup(int frame) {
+  frame_ = frame;
   if (weights_.bits != 8)
     e_.vpbroadcastd(mask_.Z(), e_.ptr[e_.ConstLabel32(weights_.bits < 4 ? 0x03030303 : 0x0f0f0f0f)]);
   if (weights_.table == nullptr) return;
@@ -147,36 +139,60 @@ void VnniUnpacker::Setup() {
   e_.vmovdqu32(table_.Z(), e_.ConstZmm(bytes.data()));
 }
 
-void VnniUnpacker::FarHeader(const Xbyak::Reg64& w, const Xbyak::Reg64& header, const Xbyak::Reg64& left) {
+void VnniUnpacker::FarHeader(const Xbyak::Reg64& w, const Xbyak::Reg64& header, const Xbyak::Reg64& left, int steps) {
   Xbyak::Label same;
   e_.test(left, left);
   e_.jnz(same);
   e_.mov(header, w);
   e_.add(w, weights_.far_header_bytes);
-  e_.mov(left.cvt32(), static_cast<uint32_t>(weights_.far_header_steps));
+  e_.mov(left.cvt32(), static_cast<uint32_t>(weights_.far_header_steps / steps));
   e_.L(same);
   e_.dec(left);
 }
 
-void VnniUnpacker::Header(const RegExp& both, int group) {
-  const RegExp header = both + group * weights_.header_stride;
-  for (size_t i = 0; i < super_.size(); ++i) e_.vcvtph2ps(super_.Z(i), e_.yword[header + 32 * i]);
-  if (words_.size() == 0) return;
-  if (weights_.scale == Scale::kSplitSixBit) {
-    e_.vpmovzxwd(words_.Z(0), e_.yword[header + 32]);
-    e_.vmovdqu32(words_.Z(1), e_.ptr[header + 64]);
-    return;
+void VnniUnpacker::Header(const Xbyak::Reg64& header, const Zmm& temp) {
+  const int factors = Factors(weights_);
+  for (int i = 0; i < factors; ++i) {
+    const bool kept = weights_.scales_in_header() || super_.size() > 0;
+    const Zmm to = kept ? factor(i) : temp;
+    e_.vcvtph2ps(to, e_.yword[header + 32 * i]);
+    if (!kept) e_.vmovaps(e_.ptr[e_.rsp + (frame_ + 64 * i)], to);
   }
-  for (size_t i = 0; i < words_.size(); ++i) e_.vmovdqu32(words_.Z(i), e_.ptr[header + (WordsAt() + 64 * i)]);
+  if (!weights_.scales_in_header()) return;
+  if (weights_.scale == Scale::kSplitSixBit) {
+    e_.vpmovzxwd(word(0), e_.yword[header + 32]);
+    e_.vmovdqu32(word(1), e_.ptr[header + 64]);
+  } else {
+    for (int i = 0; i < 3; ++i) e_.vmovdqu32(word(i), e_.ptr[header + (32 * factors + 64 * i)]);
+  }
+  for (int part = 0; part < weights_.parts; ++part) {
+    const RegExp to = e_.rsp + (frame_ + part * kScalesOfPart);
+    Scales(header, header, part, temp);
+    e_.vmovaps(e_.ptr[to], scale());
+    if (weights_.minimum) e_.vmovaps(e_.ptr[to + 64], minimum());
+    if (weights_.halves()) e_.vmovaps(e_.ptr[to + 64], scale(1));
+  }
 }
 
-void VnniUnpacker::TimesSuper(const Zmm& dst, const RegExp& header, int i, const Zmm& temp) {
-  e_.vcvtdq2ps(dst, dst);
-  if (super_.size() > 0) {
-    e_.vmulps(dst, dst, super_.Z(static_cast<size_t>(i)));
+void VnniUnpacker::SuperPart(const Xbyak::Reg64& part, const Xbyak::Reg64& at, const Zmm& temp) {
+  const RegExp data = RegExp(part) + PartLead();
+  if (weights_.scales_in_header()) {
+    const RegExp from = RegExp(e_.rsp) + at + frame_;
+    e_.vmovaps(scale(), e_.ptr[from]);
+    if (weights_.minimum) e_.vmovaps(minimum(), e_.ptr[from + 64]);
+    if (weights_.halves()) e_.vmovaps(scale(1), e_.ptr[from + 64]);
   } else {
-    e_.vcvtph2ps(temp, e_.yword[header + 32 * i]);
-    e_.vmulps(dst, dst, temp);
+    Scales(part, data, 0, temp);
+  }
+  Weights(data, temp);
+}
+
+void VnniUnpacker::TimesSuper(const Zmm& dst, int i) {
+  e_.vcvtdq2ps(dst, dst);
+  if (weights_.scales_in_header() || super_.size() > 0) {
+    e_.vmulps(dst, dst, factor(i));
+  } else {
+    e_.vmulps(dst, dst, e_.ptr[e_.rsp + (frame_ + 64 * i)]);
   }
 }
 
@@ -188,34 +204,34 @@ void VnniUnpacker::Scales(const RegExp& header, const RegExp& data, int part, co
       if (weights_.minimum) e_.vcvtph2ps(minimum(), e_.yword[header + 32]);
       return;
     case Scale::kSixBit:
-      Field(scale(), header, part, temp);
-      Field(minimum(), header, 8 + part, temp);
-      TimesSuper(scale(), header, 0, temp);
-      TimesSuper(minimum(), header, 1, temp);
+      Field(scale(), part, temp);
+      Field(minimum(), 8 + part, temp);
+      TimesSuper(scale(), 0);
+      TimesSuper(minimum(), 1);
       return;
     case Scale::kByteOfHalf:
       return halves([&](int half) {
         e_.vpmovsxbd(scale(half), e_.xword[data - 32 + 16 * half]);
-        TimesSuper(scale(half), header, 0, temp);
+        TimesSuper(scale(half), 0);
       });
     case Scale::kNibbleOfHalf:
       return halves([&](int half) {
         e_.vpmovzxbd(scale(half), e_.xword[data - 32 + 16 * half]);
         e_.vpsrld(minimum(half), scale(half), 4);
         e_.vpandd(scale(half), scale(half), Dword(15));
-        TimesSuper(scale(half), header, 0, temp);
-        TimesSuper(minimum(half), header, 1, temp);
+        TimesSuper(scale(half), 0);
+        TimesSuper(minimum(half), 1);
       });
     case Scale::kSixBitOfHalf:
       return halves([&](int half) {
-        Field(scale(half), header, 2 * part + half, temp);
+        Field(scale(half), 2 * part + half, temp);
         e_.vpsubd(scale(half), scale(half), Dword(32));
-        TimesSuper(scale(half), header, 0, temp);
+        TimesSuper(scale(half), 0);
       });
     case Scale::kSplitSixBit:
-      SplitField(header, part, temp);
+      SplitField(part, temp);
       e_.vpsubd(scale(), scale(), Dword(32));
-      TimesSuper(scale(), header, 0, temp);
+      TimesSuper(scale(), 0);
       return;
     case Scale::kExponent:
       return HalfPower(header, temp);
@@ -232,11 +248,15 @@ void VnniUnpacker::ZeroPoint(const RegExp& zeros) {
   e_.vmulps(minimum(), minimum(), scale());
 }
 
-void VnniUnpacker::Part(const RegExp& header, const RegExp& step, int group, int part, const Zmm& temp) {
-  const RegExp data = weights_.data(step, group, part);
-  Scales(header + group * weights_.header_stride, data, part, temp);
+void VnniUnpacker::Part(const RegExp& header, const RegExp& step, int group, const Zmm& temp) {
+  const RegExp data = step + (weights_.part0 + group * weights_.group_stride);
+  Scales(header + group * weights_.header_stride, data, 0, temp);
   if (weights_.scale == Scale::kOutside && weights_.minimum)
     ZeroPoint(header + (2 * weights_.header_stride + 16 * group));
+  Weights(data, temp);
+}
+
+void VnniUnpacker::Weights(const RegExp& data, const Zmm& temp) {
   if (weights_.bits == 8) {
     for (int g = 0; g < 8; ++g) e_.vmovdqu32(weights(g), e_.ptr[data + 64 * g]);
   } else if (weights_.bits < 4) {
@@ -293,41 +313,27 @@ void VnniUnpacker::HighBits(const RegExp& high, const Zmm& temp) {
   }
 }
 
-void VnniUnpacker::ShiftedWord(const Zmm& dst, const RegExp& header, int word, int shift) {
-  if (words_.size() > 0) {
-    e_.vpsrld(dst, words_.Z(static_cast<size_t>(word)), static_cast<uint8_t>(shift));
-  } else {
-    e_.vpsrld(dst, e_.ptr[header + (WordsAt() + 64 * word)], static_cast<uint8_t>(shift));
-  }
-}
-
-void VnniUnpacker::Field(const Zmm& dst, const RegExp& header, int f, const Zmm& temp) {
+void VnniUnpacker::Field(const Zmm& dst, int f, const Zmm& temp) {
   if (f < 15) {
-    ShiftedWord(dst, header, f / 5, 6 * (f % 5));
+    e_.vpsrld(dst, word(f / 5), static_cast<uint8_t>(6 * (f % 5)));
     e_.vpandd(dst, dst, Dword(63));
     return;
   }
   // Two bits from the top of each word.
-  ShiftedWord(dst, header, 0, 30);
-  for (int word = 1; word < 3; ++word) {
-    ShiftedWord(temp, header, word, 30 - 2 * word);
-    e_.vpternlogd(dst, temp, Dword(3u << 2 * word), 0xf8);
+  e_.vpsrld(dst, word(0), 30);
+  for (int i = 1; i < 3; ++i) {
+    e_.vpsrld(temp, word(i), static_cast<uint8_t>(30 - 2 * i));
+    e_.vpternlogd(dst, temp, Dword(3u << 2 * i), 0xf8);
   }
 }
 
-void VnniUnpacker::SplitField(const RegExp& header, int part, const Zmm& temp) {
-  if (words_.size() == 0) e_.vpmovzxwd(temp, e_.yword[header + 32]);
-  const Zmm high = words_.size() == 0 ? temp : words_.Z(0);
-  if (words_.size() == 0) {
-    e_.vpsrld(scale(), e_.ptr[header + 64], static_cast<uint8_t>(4 * part));
-  } else {
-    e_.vpsrld(scale(), words_.Z(1), static_cast<uint8_t>(4 * part));
-  }
+void VnniUnpacker::SplitField(int part, const Zmm& temp) {
+  e_.vpsrld(scale(), word(1), static_cast<uint8_t>(4 * part));
   e_.vpandd(scale(), scale(), Dword(15));
   if (part < 2) {
-    e_.vpslld(temp, high, static_cast<uint8_t>(4 - 2 * part));
+    e_.vpslld(temp, word(0), static_cast<uint8_t>(4 - 2 * part));
   } else {
-    e_.vpsrld(temp, high, static_cast<uint8_t>(2 * part - 4));
+    e_.vpsrld(temp, word(0), static_cast<uint8_t>(2 * part - 4));
   }
   e_.vpternlogd(scale(), temp, Dword(3u << 4), 0xf8);
 }

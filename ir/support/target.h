@@ -28,14 +28,16 @@ std::string IsaList(Isa top);
 
 enum class PrefetchHint : uint8_t { kNone, kT0, kT1 };
 
-// Software prefetch of the packed weights of few-row products, as measured on a machine: one prefetch each `every`
-// bytes, `distance` bytes ahead, where weights are of type `w`.
+// How the packed weights of few-row products are streamed, as measured on a machine: one software prefetch each
+// `every` bytes, `distance` bytes ahead, where weights are of type `w`.
 struct PrefetchTuning {
   DType w = DType::kF32;
   bool one_row = true;  // of one row; else of several
   PrefetchHint hint = PrefetchHint::kNone;
   int distance = 0, every = 0;
+  int k_block = 0;  // depth of one pass of the kernel's loop; 0: what its planner takes
   bool operator==(const PrefetchTuning&) const = default;
+  bool For(DType type, int rows) const { return w == type && one_row == (rows == 1); }
 };
 
 // A machine as planners see it: one rank's share of it, and how ranks are joined. A rank is one NUMA node. Figures that

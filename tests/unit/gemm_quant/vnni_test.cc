@@ -247,6 +247,31 @@ TEST_P(Vnni, RowCountChangesNoBit) {
   }
 }
 
+// How far a pass of the loop goes is a matter of speed alone.
+TEST_P(Vnni, LoopDepthChangesNoBit) {
+  for (const int rows : {1, 3}) {
+    Product product(GetParam(), rows, rows, 64, 1792, {});
+    const auto want = product.Reference();
+    std::set<int64_t> depths;
+    for (const int depth : {32, 64, 96, 128, 256}) {
+      TargetInfo target = Product::Target();
+      target.prefetch.push_back({.w = GetParam().type,
+                                 .one_row = rows == 1,
+                                 .hint = PrefetchHint::kT0,
+                                 .distance = 64,
+                                 .every = 64,
+                                 .k_block = depth});
+      ASSERT_TRUE(product.Compile(target).ok());
+      depths.insert(product.plan().k_block);
+      const auto got = product.Run();
+      ExpectSame(*want, *got, fmt::format("{} rows, depth {}", rows, depth));
+    }
+    EXPECT_EQ(*depths.begin(), 32);
+    // Five blocks of 32 share a scale of i4 with groups of 160, and the last one has its own.
+    EXPECT_GE(depths.size(), GetParam().type == DType::kI4 && GetParam().scales.cols == 160 ? 1u : 2u);
+  }
+}
+
 TEST_P(Vnni, PartitionChangesNoBit) {
   const Epilogue epilogue{.bias = true, .silu_mul = true, .residual = true};
   const int64_t panels = 5, m = 29;
