@@ -89,6 +89,19 @@ PanelTasks ShareTiles(const PanelGrid& grid, int threads, int64_t tasks) {
   return best;
 }
 
+// Pairs of panels of a task, at most so many: of those not below half of that the one with which the thread that has
+// most has least (280 panels and two threads: tasks of 14, 10 for each; of 16 one thread has 144).
+int64_t EvenPanels(int64_t panels, int64_t most, int threads) {
+  int64_t best = most / 2 * 2, least = std::numeric_limits<int64_t>::max();
+  for (int64_t p = best; p >= std::max<int64_t>(2, most / 2); p -= 2) {
+    const int64_t largest = CeilDiv(CeilDiv(panels, p), threads) * p;
+    if (largest >= least) continue;
+    best = p;
+    least = largest;
+  }
+  return best;
+}
+
 // Sets the tasks, threads and chunk of panels that threads take.
 void SharePanelTasks(const PanelGrid& grid, int threads, Blocking* b) {
   const PanelTasks share = SharePanels(grid, threads);
@@ -227,7 +240,7 @@ PanelTasks SharePanels(const PanelGrid& grid, int threads) {
     // within a call; but at least twice as many tasks as asked for, so that no thread waits for a last long one (18
     // panels in pairs are five tasks for one of two threads and four for the other). A panel's unpacking is shared by
     // all rows, so rows are only cut when there are too few panels.
-    if (grid.panels >= 4 * tasks) share.panels = grid.panels / (2 * tasks) / 2 * 2;
+    if (grid.panels >= 4 * tasks) share.panels = EvenPanels(grid.panels, grid.panels / (2 * tasks), threads);
     const int64_t cuts = CeilDiv(tasks, grid.panels);
     if (cuts > 1) share.rows = std::max<int64_t>(32, CeilDiv(grid.rows / cuts, 32) * 32);
   }

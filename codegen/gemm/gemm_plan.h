@@ -36,7 +36,7 @@ struct GemmPlan {
   // Many rows: while rows run, bytes of the next panel are prefetched into L2 (prefetcht1), by avx512_vnni one each
   // `prefetch_every` bytes.
   bool prefetch_next_panel = false;
-  // Many rows: the next chunk of a strip is prefetched into L1 while this one is multiplied.
+  // Many rows: what comes next of a tile's rows is prefetched into L1.
   bool prefetch_a = false;
   // Tables of 64 and 128 bytes are looked up in registers (vpermb, vpermi2b).
   bool vbmi = false;
