@@ -26,6 +26,8 @@ struct Kernel {
   size_t code_bytes = 0;          // of which text_bytes are instructions; constants follow
   size_t text_bytes = 0;
   int64_t scratch_bytes = 0;  // of each thread, 64-byte aligned, passed in the args
+  // Of a matrix product for many rows: GemmPlan::n_block, by which SharePanels() cuts it into tasks.
+  int64_t panels_together = 0;
 };
 
 // Executable memory, W^X: chunks are written once, then made read-execute for good. Thread-compatible.

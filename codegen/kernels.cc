@@ -39,6 +39,11 @@ absl::StatusOr<GemmPlan> Tuned(const GemmDesc& desc, const TargetInfo& target, a
   return WithTuning(desc, target, *std::move(plan));
 }
 
+// The plan's facts that are asked for where the kernel runs.
+template <typename Plan>
+void SetFacts(const Plan&, Kernel*) {}
+void SetFacts(const GemmPlan& plan, Kernel* kernel) { kernel->panels_together = plan.n_block; }
+
 struct Tables {
   std::vector<TypedRow<GemmDesc>> Gemm;
   std::vector<TypedRow<AttentionDesc>> Attention;
@@ -171,7 +176,11 @@ absl::StatusOr<Kernel> KernelLibrary::Build(const Desc& desc, std::string_view r
   if (!plan.ok()) return Prefix(plan.status(), name);
   Emitter emitter;
   if (absl::Status status = row->emit(desc, *plan, emitter); !status.ok()) return Prefix(status, name);
-  if (!options_.verify) return emitter.Finish(name, arena_, plan->scratch_bytes);
+  if (!options_.verify) {
+    XJIT_ASSIGN_OR_RETURN(Kernel kernel, emitter.Finish(name, arena_, plan->scratch_bytes));
+    SetFacts(*plan, &kernel);
+    return kernel;
+  }
 
   XJIT_RETURN_IF_ERROR(Prefix(PrepareIsa(row->isa), fmt::format("{}: cannot be verified", name)));
   ConfigureTiles();
@@ -181,6 +190,7 @@ absl::StatusOr<Kernel> KernelLibrary::Build(const Desc& desc, std::string_view r
   XJIT_RETURN_IF_ERROR(VerifyKernel(desc, kernel));
   XJIT_ASSIGN_OR_RETURN(kernel.code, arena_.Add({kernel.code, kernel.code_bytes}));
   kernel.fn = reinterpret_cast<KernelFn>(reinterpret_cast<uintptr_t>(kernel.code));
+  SetFacts(*plan, &kernel);
   return kernel;
 }
 

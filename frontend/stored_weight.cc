@@ -334,8 +334,12 @@ absl::Status CheckDeclared(const StoredWeight& found, const StoredOptions& optio
   if (!options.declared || IsFloat(found.encoding.type) || found.rank < 2) return absl::OkStatus();
   const Encoding& want = *options.declared;
   const auto contradicts = [&](std::string_view what) {
-    return InvalidArgument("{} {} where quantization_config says {}", Printable(found.tensors[0]->name), what,
-                           ToString(want));
+    std::string said = ToString(want);
+    if (want.scales.kind == Scales::Kind::kGroup && want.scales.cols == QuantConfig::kWholeRow) {
+      const std::string group = fmt::format("group {}", want.scales.cols);
+      said.replace(said.find(group), group.size(), "one group a row");
+    }
+    return InvalidArgument("{} {} where quantization_config says {}", Printable(found.tensors[0]->name), what, said);
   };
   const auto has = [&found](std::string_view suffix) {
     return std::any_of(found.tensors.begin(), found.tensors.end(),
@@ -376,7 +380,37 @@ absl::StatusOr<StoredWeight> FindOne(const Checkpoint& checkpoint, const std::st
   return found;
 }
 
+// The first number that is NaN or infinite: all bits of its exponent are set; -1: none.
+template <typename Bits>
+int64_t FirstNotFinite(std::span<const std::byte> data, Bits exponent) {
+  for (size_t i = 0; i < data.size() / sizeof(Bits); ++i) {
+    Bits bits;
+    std::memcpy(&bits, data.data() + i * sizeof(Bits), sizeof(Bits));
+    if ((bits & exponent) == exponent) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+int64_t FirstNotFinite(const TensorView& view) {
+  if (view.type == DType::kF32) return FirstNotFinite<uint32_t>(view.data, 0x7f800000);
+  if (view.type == DType::kF16) return FirstNotFinite<uint16_t>(view.data, 0x7c00);
+  return FirstNotFinite<uint16_t>(view.data, 0x7f80);
+}
+
 }  // namespace
+
+absl::Status CheckScales(const StoredWeight& stored) {
+  for (const TensorView* view : stored.tensors) {
+    const std::byte *begin = view->data.data(), *end = begin + view->data.size();
+    const bool scales = std::any_of(stored.matrices.begin(), stored.matrices.end(), [&](const StoredMatrix& m) {
+      return m.scales != nullptr && m.scales >= begin && m.scales < end;
+    });
+    if (!scales || !IsFloat(view->type)) continue;  // MXFP4's are powers of two
+    if (const int64_t at = FirstNotFinite(*view); at >= 0) {
+      return InvalidArgument("{}: scale {} is infinite or no number", Printable(view->name), at);
+    }
+  }
+  return absl::OkStatus();
+}
 
 std::vector<int64_t> StoredWeight::shape() const {
   if (rank == 1) return {rows};

@@ -51,6 +51,10 @@ struct StoredOptions {
 absl::StatusOr<StoredWeight> FindStoredWeight(const Checkpoint& checkpoint, std::string_view name,
                                               const StoredOptions& options);
 
+// That all scales of int8, FP8 and int4 are numbers: reads them, which FindStoredWeight() does not. InvalidArgument names
+// the tensor and the element.
+absl::Status CheckScales(const StoredWeight& stored);
+
 // "[3, 4]".
 std::string ShapeText(std::span<const int64_t> shape);
 

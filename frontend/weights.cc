@@ -224,6 +224,7 @@ absl::StatusOr<std::vector<WeightNames::Source>> WeightNames::Sources(int64_t la
       return InvalidArgument("{}: {} is {}, too small for {}", checkpoint_.path(), Printable(stored.tensors[0]->name),
                              ShapeText(stored.shape()), ShapeText(demand.shape()));
     }
+    if (const absl::Status scales = CheckScales(stored); !scales.ok()) return Prefix(scales, checkpoint_.path());
     sources.push_back(*std::move(source));
   }
   return sources;

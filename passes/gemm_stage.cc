@@ -12,13 +12,13 @@ absl::StatusOr<GemmStage> MakeGemmStage(const GemmDesc& desc, int64_t parts, std
   XJIT_ASSIGN_OR_RETURN(product.kernel, library.Get(parts > 1 ? PartOf(desc, parts) : desc, row));
   Stage& stage = product.stage;
   stage.kernel = parts > 1 ? library.Split(*product.kernel) : product.kernel;
-  const int64_t panel_bytes = PanelBytes(desc.w, desc.k), units = desc.panels() * parts;
-  const PanelTasks share = SharePanels(units, panel_bytes / parts, rows, int64_t{threads} * kTasksPerThread);
-  stage.n_count = units;
+  const PanelGrid grid = GridOf(desc, product.kernel->panels_together, rows, parts);
+  const PanelTasks share = SharePanels(grid, threads);
+  stage.n_count = grid.panels;
   stage.n_chunk = share.panels;
   stage.m_kind = GridM::kRows;
   if (share.rows > 0) stage.m_chunk = share.rows;
-  stage.weight_bytes = desc.panels() * panel_bytes;
+  stage.weight_bytes = desc.panels() * PanelBytes(desc.w, desc.k);
   return product;
 }
 

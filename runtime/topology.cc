@@ -129,7 +129,11 @@ absl::StatusOr<ThreadChoice> ChooseThreads(std::optional<int> flag, const CpuTop
   const int threads = flag.value_or(usable.threads);
   if (threads < 1)
     return InvalidArgument("--threads {}: at least 1 is needed (leave it out for {})", threads, usable.threads);
-  if (threads > kMaxThreads) return InvalidArgument("--threads {}: more than {}", threads, kMaxThreads);
+  const int most = std::min(kMaxThreads, kMaxThreadsPerPu * topology.pus());
+  if (threads > most) {
+    return InvalidArgument("--threads {}: more than {}, {} for each of {} processing units", threads, most,
+                           kMaxThreadsPerPu, topology.pus());
+  }
   if (threads > usable.threads) {
     choice.warning = fmt::format("{} threads are more than the {} usable ({}): expect them to slow each other down",
                                  threads, usable.threads, usable.reason);

@@ -40,10 +40,12 @@ struct ThreadChoice {
   std::string warning;    // empty, or one line for the user
   int threads() const { return static_cast<int>(cpus.size()); }
 };
-// `flag` is the user's number, if any: InvalidArgument below 1 or above kMaxThreads. More than usable is allowed with a
-// warning, beyond the processing units unpinned. Threads are pinned when they take every core; fewer are not, since two processes that both
-// pinned to the first cores would share these and leave the others idle.
-inline constexpr int kMaxThreads = 4096;  // what the pool's barrier is made for
+// `flag` is the user's number, if any: InvalidArgument below 1, or above kMaxThreads or kMaxThreadsPerPu for each
+// processing unit. More than usable is allowed with a warning, beyond the processing units unpinned. Threads are pinned
+// when they take every core; fewer are not, since two processes that both pinned to the first cores would share these
+// and leave the others idle.
+inline constexpr int kMaxThreads = 4096;     // what the pool's barrier is made for
+inline constexpr int kMaxThreadsPerPu = 32;  // at each barrier all of them wait for all: with thousands no step ends
 absl::StatusOr<ThreadChoice> ChooseThreads(std::optional<int> flag, const CpuTopology& topology,
                                            std::optional<double> quota_cpus);
 // On this machine.

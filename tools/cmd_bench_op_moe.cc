@@ -24,6 +24,8 @@ constexpr int64_t kSampleTokens = 3, kSamplePanels = 3;
 constexpr int kProfiledSteps = 10;
 // Logits of a layer's chosen experts lie so far above the others'.
 constexpr float kChosen = 30;
+// Small experts are in caches then, but a step of tens of thousands of layers would measure its barriers.
+constexpr int64_t kMostLayers = 1024;
 
 class MoeBench {
  public:
@@ -103,10 +105,15 @@ class MoeBench {
     (*json)["idle_tasks"] = Median(waits);
   }
 
+  int64_t copies() const { return copies_; }
   nlohmann::ordered_json Facts() const {
-    return {{"kernel", plan_.up.any()->name},    {"kernel_down", plan_.down.any()->name},
-            {"experts_touched", touched_},       {"gate_up_tasks", touched_ * static_cast<double>(plan_.up.chunks())},
-            {"down_tasks", plan_.down.chunks()}, {"unit_rows", plan_.unit_rows}};
+    return {{"kernel", plan_.up.any()->name},
+            {"kernel_down", plan_.down.any()->name},
+            {"experts_touched", touched_},
+            {"gate_up_tasks", touched_ * static_cast<double>(plan_.up.chunks())},
+            {"down_tasks", plan_.down.chunks()},
+            {"unit_rows", plan_.unit_rows},
+            {"layers", layers()}};
   }
 
  private:
@@ -139,7 +146,7 @@ class MoeBench {
 
   // All experts of a copy have the same values, at addresses of their own.
   absl::Status MakeWeights() {
-    XJIT_ASSIGN_OR_RETURN(copies_, bench_.Copies(copy_bytes(), true));
+    XJIT_ASSIGN_OR_RETURN(copies_, bench_.Copies(copy_bytes(), true, kMostLayers));
     XJIT_ASSIGN_OR_RETURN(weights_, HugeBuffer::Allocate(copies_ * copy_bytes() + 64));
     const auto once = [](int64_t count, const std::function<void(int64_t, int64_t)>& f) { f(0, count); };
     std::vector<std::byte> up(static_cast<size_t>(plan_.up.expert_bytes)),
@@ -157,16 +164,17 @@ class MoeBench {
     return absl::OkStatus();
   }
 
-  // Layers enough to touch four times the last-level cache. One token's experts are dealt like cards, so that those of
-  // the layers before are not chosen again.
+  // Layers enough to touch all copies, or four times the last-level cache if that is less. One token's experts are
+  // dealt like cards, so that those of the layers before are not chosen again.
   void MakeLayers() {
     std::vector<int32_t> deck(static_cast<size_t>(desc_.experts));
     std::iota(deck.begin(), deck.end(), 0);
     size_t dealt = deck.size();
     std::normal_distribution<float> normal;
-    const double enough = 4.0 * static_cast<double>(bench_.target().l3_bytes);
+    const double enough = static_cast<double>(std::min(4 * bench_.target().l3_bytes, copies_ * copy_bytes()));
     double experts = 0;
-    while (layers_.empty() || experts * static_cast<double>(expert_bytes()) < enough || layers() % copies_ != 0) {
+    const auto more = [&] { return layers() < kMostLayers && experts * static_cast<double>(expert_bytes()) < enough; };
+    while (layers_.empty() || more() || layers() % copies_ != 0) {
       Layer& layer = layers_.emplace_back();
       std::vector<bool> touched(deck.size());
       for (int64_t t = 0; t < desc_.rows; ++t) {
@@ -377,6 +385,7 @@ absl::Status BenchMoe(const BenchOpFlags& flags, const MoeShape& shape) {
                                  {"activations", std::string(Name(desc.x))}};
   json.update(moe.Facts());
   json.update(measured);
+  json["copies"] = moe.copies();  // a call is a layer
   moe.Idle(&json);
   json.update({{"max_abs_err", std::max(gate_up.max_abs, out.max_abs)},
                {"max_rel_err", std::max(gate_up.max_rel, out.max_rel)},

@@ -41,16 +41,16 @@ std::string WeightNames() {
 using Sizes = std::initializer_list<std::pair<std::string_view, int64_t>>;
 
 // --weights of an operation, and flags of sizes that are made of whole blocks of it.
-absl::StatusOr<Encoding> CheckedWeights(std::string_view op, std::string_view weights, Sizes depths) {
-  if (weights.empty()) return InvalidArgument("{}: --weights is missing; known are {}", op, WeightNames());
+absl::StatusOr<Encoding> CheckedWeights(std::string_view weights, Sizes depths) {
+  if (weights.empty()) return InvalidArgument("--weights is missing; known are {}", WeightNames());
   const auto w = WeightNamed(weights);
   if (!w.has_value() || !HasPanels(*w)) {
-    return InvalidArgument("{}: --weights {} is not known; known are {}", op, weights, WeightNames());
+    return InvalidArgument("--weights {} is not known; known are {}", weights, WeightNames());
   }
   const int block = w->type == DType::kI4 ? w->scales.cols : Info(w->type).block_elems;
   for (const auto& [flag, depth] : depths) {
     if (depth % block == 0) continue;
-    return InvalidArgument("{}: {} {} is no multiple of {}, the block of {}", op, flag, depth, block, weights);
+    return InvalidArgument("{} {} is no multiple of {}, the block of {}", flag, depth, block, weights);
   }
   return *w;
 }
@@ -72,16 +72,19 @@ void GemmShape::Register(CLI::App* app) {
 
 absl::StatusOr<GemmDesc> GemmShape::Desc(const TargetInfo& target) const {
   for (const auto& [flag, value] : {std::pair{"--m", m}, std::pair{"--n", n}, std::pair{"--k", k}}) {
-    if (value < 1) return InvalidArgument("gemm: {} is missing", flag);
+    if (value < 1) return InvalidArgument("{} is missing", flag);
   }
-  XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights("gemm", weights, {{"--k", k}}));
+  if (epilogue.silu_mul && n % 2 != 0) {
+    return InvalidArgument("--n {} is odd: with --silu-mul it counts gate and up, as many of each", n);
+  }
+  XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights(weights, {{"--k", k}}));
   GemmDesc desc;
   desc.n = AlignUp(n, kPanelColumns);
   desc.k = k;
   desc.a = ActivationFor(w, target, m > kMaxFewRows);
   if (!activations.empty()) {
     const auto a = ParseDType(activations);
-    if (!a.has_value()) return InvalidArgument("gemm: --activations {} is not known", activations);
+    if (!a.has_value()) return InvalidArgument("--activations {} is not known", activations);
     desc.a = *a;
   }
   desc.w = w;
@@ -112,10 +115,10 @@ void MoeShape::Register(CLI::App* app) {
 absl::StatusOr<MoeDesc> MoeShape::Desc(const TargetInfo& target) const {
   const Sizes depths = {{"--hidden", hidden}, {"--intermediate", intermediate}};
   for (const auto& [flag, value] : depths) {
-    if (value < 1) return InvalidArgument("moe: {} is missing", flag);
+    if (value < 1) return InvalidArgument("{} is missing", flag);
   }
-  if (top_k > experts) return InvalidArgument("moe: --top-k {} of --experts {}", top_k, experts);
-  XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights("moe", weights, depths));
+  if (top_k > experts) return InvalidArgument("--top-k {} is more than --experts {}", top_k, experts);
+  XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights(weights, depths));
   MoeDesc desc{.experts = experts,
                .rows = tokens,
                .slots = top_k,
@@ -149,10 +152,10 @@ void AttentionShape::Register(CLI::App* app) {
 absl::StatusOr<AttentionDesc> AttentionShape::Desc(Isa isa) const {
   for (const auto& [flag, value] :
        {std::pair{"--heads", heads}, std::pair{"--kv-heads", kv_heads}, std::pair{"--head-dim", head_dim}}) {
-    if (value < 1) return InvalidArgument("attention: {} is missing", flag);
+    if (value < 1) return InvalidArgument("{} is missing", flag);
   }
   if (heads % kv_heads != 0) {
-    return InvalidArgument("attention: --heads {} is no multiple of --kv-heads {}", heads, kv_heads);
+    return InvalidArgument("--heads {} is no multiple of --kv-heads {}", heads, kv_heads);
   }
   AttentionDesc desc;
   desc.heads = heads;
@@ -179,7 +182,7 @@ void ConvertShape::Register(CLI::App* app) {
 }
 
 absl::StatusOr<ConvertDesc> ConvertShape::Desc() const {
-  XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights("convert", weights, {{"--k", k}}));
+  XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights(weights, {{"--k", k}}));
   return ConvertDesc{.w = w, .to = to == "f32" ? DType::kF32 : DType::kBF16, .k = k};
 }
 
@@ -196,10 +199,10 @@ void PrepareShape::Register(CLI::App* app) {
 }
 
 absl::StatusOr<PrepareDesc> PrepareShape::Desc() const {
-  if (cols < 1) return InvalidArgument("rows: --cols is missing");
+  if (cols < 1) return InvalidArgument("--cols is missing");
   const DType type = *ParseDType(out);
   if (type == DType::kQ8Act && cols % kQ8Block != 0) {
-    return InvalidArgument("rows: --cols {} is no multiple of {}, the block of q8act", cols, kQ8Block);
+    return InvalidArgument("--cols {} is no multiple of {}, the block of q8act", cols, kQ8Block);
   }
   PrepareDesc desc;
   desc.cols = cols;

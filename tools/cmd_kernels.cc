@@ -18,6 +18,7 @@ struct KernelsFlags {
   AttentionShape attention;
   PrepareShape rows;
   bool json = false;
+  std::vector<std::pair<std::string_view, const CLI::Option*>> of_shape;  // each flag with its family
 };
 
 absl::Status PrintTable(bool json) {
@@ -141,6 +142,15 @@ absl::Status PrintSelection(const TargetInfo& target, const std::string& name, c
 
 absl::Status Run(const KernelsFlags& f) {
   if (f.family.empty()) return PrintTable(f.json);
+  const auto of_family = [&f](const auto& flag) { return flag.first == f.family; };
+  if (std::none_of(f.of_shape.begin(), f.of_shape.end(), of_family)) {
+    return InvalidArgument("--family {}: shapes can be given of gemm, attention, prepare", f.family);
+  }
+  for (const auto& flag : f.of_shape) {
+    if (flag.second->count() > 0 && !of_family(flag)) {
+      return InvalidArgument("{} is a flag of --family {}, not of {}", flag.second->get_name(), flag.first, f.family);
+    }
+  }
   TargetInfo target;
   // Plans are made for any machine, so the ISA may be above this one's.
   if (f.isa.empty() || f.isa == "auto") {
@@ -159,11 +169,8 @@ absl::Status Run(const KernelsFlags& f) {
     XJIT_ASSIGN_OR_RETURN(const AttentionDesc desc, f.attention.Desc(target.isa));
     return PrintSelection(target, AttentionName(desc, "*"), desc, f.json);
   }
-  if (f.family == "prepare") {
-    XJIT_ASSIGN_OR_RETURN(const PrepareDesc desc, f.rows.Desc());
-    return PrintSelection(target, PrepareName(desc, "*"), desc, f.json);
-  }
-  return InvalidArgument("--family {}: shapes can be given of gemm, attention, prepare", f.family);
+  XJIT_ASSIGN_OR_RETURN(const PrepareDesc desc, f.rows.Desc());
+  return PrintSelection(target, PrepareName(desc, "*"), desc, f.json);
 }
 
 }  // namespace
@@ -173,9 +180,16 @@ Command AddKernels(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("kernels", "the kernel table; with a shape, what is chosen for it and why");
   auto* family = sub->add_option("--family", f->family, "of the shape: gemm, attention or prepare");
   sub->add_option("--isa", f->isa, "select as on a machine with it: auto, avx2, avx512, avx512_vnni, avx512_bf16, amx");
-  f->gemm.Register(sub);
-  f->attention.Register(sub);
-  f->rows.Register(sub);
+  const auto add = [&](std::string_view name, auto& shape) {
+    const std::vector<CLI::Option*> before = sub->get_options();
+    shape.Register(sub);
+    for (const CLI::Option* option : sub->get_options()) {
+      if (std::find(before.begin(), before.end(), option) == before.end()) f->of_shape.emplace_back(name, option);
+    }
+  };
+  add("gemm", f->gemm);
+  add("attention", f->attention);
+  add("prepare", f->rows);
   for (CLI::Option* option : sub->get_options()) {
     if (option != family && option->get_name() != "--help") option->needs(family);
   }

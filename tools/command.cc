@@ -159,8 +159,12 @@ int RunMain(CLI::App& app, const std::vector<Command>& commands, int argc, char*
     for (const Command& command : commands) {
       if (!command.app->parsed()) continue;
       const absl::Status status = command.run();
-      // A message that begins with a flag is about how the command was called.
-      if (!status.ok()) return Report(app, Message(status).starts_with("--") ? 2 : 1, Message(status));
+      if (!status.ok()) {
+        // A message that begins with a flag or the command is about how that was called.
+        const auto text = Message(status);
+        const bool usage = text.starts_with("--") || text.starts_with(command.app->get_name() + ": ");
+        return Report(app, usage ? 2 : 1, text);
+      }
       if (std::fflush(stdout) != 0) return Report(app, 1, fmt::format("standard output: {}", std::strerror(errno)));
       return 0;
     }

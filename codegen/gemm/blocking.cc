@@ -1,6 +1,7 @@
 #include "codegen/gemm/blocking.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "codegen/gemm/pack.h"
 #include "codegen/gemm/split.h"
@@ -42,13 +43,75 @@ double LargestShare(const Blocking& b, int threads) {
   return static_cast<double>(CeilDiv(b.tasks, threads)) / static_cast<double>(b.tasks);
 }
 
-// Sets the tasks, threads and chunk of panels that threads take. A part of a panel is shared out as a panel is.
-void SharePanelTasks(int64_t panels, int64_t panel_bytes, int64_t rows, int64_t experts, int threads, Blocking* b) {
-  const int64_t wanted = std::max<int64_t>(1, int64_t{threads} * kTasksPerThread / experts);
-  const PanelTasks share = SharePanels(panels * b->parts, panel_bytes / b->parts, rows, wanted);
-  const int64_t across = CeilDiv(panels * b->parts, share.panels) * experts;
-  const int64_t down = share.rows > 0 ? CeilDiv(rows, share.rows) : 1;
-  b->chunk = std::min(CeilDiv(share.panels, b->parts), panels) * kPanelColumns;
+// Whether weights are converted before they meet activations.
+bool Unpacks(const GemmDesc& desc) {
+  const DType w = desc.w.type;
+  return desc.rows == 0 && w != desc.a && w != DType::kF32 && desc.a != DType::kI8Act;
+}
+
+// More panels than this that rows go over while they are in L1: the kernel is one for tiles.
+constexpr int64_t kPanelsSideBySide = 2;
+// Rows of two tiles, which meet a panel's two column tiles in four tiles of sums.
+constexpr int64_t kTilePairRows = 32;
+// In the time of their dots, 64 cycles for each tile's depth (gemm_amx_plan.cc): reading 32 rows or a panel, two tiles,
+// from L3, taken to give a core 16 bytes a cycle (assumed, not measured: half or twice as much changes few tasks); and
+// unpacking two tiles (UnpackCycles() of gemm_amx_plan.cc: 80 to 120 cycles).
+constexpr double kTilesFromL3 = 2, kTilesUnpacked = 1.5;
+// Numbers of parts that rows are tried in.
+constexpr int kTaskTries = 6;
+
+// Tasks on tiles: p panels by r times 32 rows are p * r blocks of dots and read p + r times their bytes, so squares are
+// best, up to the panels that share A's way into L1. Of the divisions into at least `tasks`, the one with which the
+// thread that has most is done first.
+PanelTasks ShareTiles(const PanelGrid& grid, int threads, int64_t tasks) {
+  const int64_t rows = CeilDiv(grid.rows, kTilePairRows);
+  const double panel_cost = kTilesFromL3 + (grid.unpack ? kTilesUnpacked : 0);
+  PanelTasks best;
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t p = 1; p <= std::min(grid.panels_together, grid.panels); ++p) {
+    const int64_t across = CeilDiv(grid.panels, p);
+    if (CeilDiv(grid.panels, across) != p) continue;  // as many tasks as with fewer panels
+    const int64_t cuts = std::min(CeilDiv(tasks, across), rows);
+    if (across * cuts < tasks && p > 1) continue;
+    // Rows in as many equal parts, or some more: more tasks than asked for may come out even.
+    int tries = kTaskTries;
+    for (int64_t r = CeilDiv(rows, cuts), down = 0; r > 0 && tries > 0; r = std::min(r - 1, CeilDiv(rows, down + 1))) {
+      down = CeilDiv(rows, r);
+      if (down < cuts) continue;
+      --tries;
+      const double task =
+          static_cast<double>(p * r) + kTilesFromL3 * static_cast<double>(r) + panel_cost * static_cast<double>(p);
+      const double cost = static_cast<double>(CeilDiv(across * down * grid.products, threads)) * task;
+      if (cost >= least) continue;
+      least = cost;
+      best = {.panels = p, .rows = r < rows ? r * kTilePairRows : 0};
+    }
+  }
+  return best;
+}
+
+// Pairs of panels of a task, at most so many: of those not below half of that the one with which the thread that has
+// most has least (280 panels and two threads: tasks of 14, 10 for each; of 16 one thread has 144).
+int64_t EvenPanels(int64_t panels, int64_t most, int threads) {
+  int64_t best = most / 2 * 2, least = std::numeric_limits<int64_t>::max();
+  for (int64_t p = best; p >= std::max<int64_t>(2, most / 2); p -= 2) {
+    const int64_t largest = CeilDiv(CeilDiv(panels, p), threads) * p;
+    if (largest >= least) continue;
+    best = p;
+    least = largest;
+  }
+  return best;
+}
+
+// Sets the tasks, threads and chunk of panels that threads take; the grid's panels are b->parts times as many.
+void SharePanelTasks(const PanelGrid& grid, int threads, Blocking* b) {
+  const PanelTasks share = SharePanels(grid, threads);
+  const int64_t across = CeilDiv(grid.panels, share.panels) * grid.products;
+  const int64_t down = share.rows > 0 ? CeilDiv(grid.rows, share.rows) : 1;
+  b->chunk = std::min(CeilDiv(share.panels, b->parts), grid.panels / b->parts) * kPanelColumns;
+  const int64_t task_rows = share.rows > 0 ? std::min(share.rows, grid.rows) : grid.rows;
+  if (b->block_m < task_rows) b->loop_order = "n,m,k,m";
+  b->block_m = std::min(b->block_m, task_rows);
   b->tasks = across * down;
   b->threads_n = static_cast<int>(std::min<int64_t>(threads, across));
   b->threads_m = static_cast<int>(std::min<int64_t>(threads / b->threads_n, down));
@@ -135,10 +198,11 @@ Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, in
   b.block_m = plan.m_block > 0 ? std::min(plan.m_block, rows) : rows;
   // Without scratch few rows stream the whole depth through registers.
   b.block_k = few && plan.scratch_bytes == 0 ? k : std::min(k, plan.k_block);
-  const DType w = desc.w.type;
-  b.unpack_once = !few && w != desc.a && w != DType::kF32 && desc.a != DType::kI8Act;
-  b.loop_order = few ? "n,k" : b.block_m < rows ? "n,m,k,m" : "n,k,m";
-  SharePanelTasks(desc.panels(), PanelBytes(desc.w, desc.k), rows, experts, threads, &b);
+  b.unpack_once = Unpacks(desc);
+  b.loop_order = few ? "n,k" : "n,k,m";
+  PanelGrid grid = GridOf(desc, plan.n_block, rows, parts);
+  grid.products = experts;
+  SharePanelTasks(grid, threads, &b);
   b.block_n = std::min(b.chunk, std::max<int64_t>(1, plan.n_block) * kPanelColumns);
   return b;
 }
@@ -169,19 +233,30 @@ Blocking ChooseBlocking(std::span<const Blocking> candidates) {
   return Refused("", std::move(reasons));
 }
 
-PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_t tasks) {
+PanelGrid GridOf(const GemmDesc& desc, int64_t panels_together, int64_t rows, int64_t parts) {
+  return {.panels = desc.panels() * parts,
+          .panel_bytes = PanelBytes(desc.w, desc.k) / parts,
+          .rows = rows,
+          .panels_together = panels_together,
+          .unpack = Unpacks(desc)};
+}
+
+PanelTasks SharePanels(const PanelGrid& grid, int threads) {
   PanelTasks share;
-  if (rows <= kMaxFewRows) {
-    const int64_t task_bytes = std::clamp(panels * panel_bytes / tasks, kMinTaskBytes, kMaxTaskBytes);
-    share.panels = std::max<int64_t>(1, task_bytes / panel_bytes);
+  const int64_t tasks = std::max<int64_t>(1, int64_t{threads} * kTasksPerThread / grid.products);
+  if (grid.rows <= kMaxFewRows) {
+    const int64_t task_bytes = std::clamp(grid.panels * grid.panel_bytes / tasks, kMinTaskBytes, kMaxTaskBytes);
+    share.panels = std::max<int64_t>(1, task_bytes / grid.panel_bytes);
+  } else if (grid.panels_together > kPanelsSideBySide) {
+    share = ShareTiles(grid, threads, tasks);
   } else {
     // Pairs of panels, since two side by side halve the reading of A, and several, since the next one is prefetched
     // within a call; but at least twice as many tasks as asked for, so that no thread waits for a last long one (18
     // panels in pairs are five tasks for one of two threads and four for the other). A panel's unpacking is shared by
     // all rows, so rows are only cut when there are too few panels.
-    if (panels >= 4 * tasks) share.panels = panels / (2 * tasks) / 2 * 2;
-    const int64_t cuts = CeilDiv(tasks, panels);
-    if (cuts > 1) share.rows = std::max<int64_t>(32, CeilDiv(rows / cuts, 32) * 32);
+    if (grid.panels >= 4 * tasks) share.panels = EvenPanels(grid.panels, grid.panels / (2 * tasks), threads);
+    const int64_t cuts = CeilDiv(tasks, grid.panels);
+    if (cuts > 1) share.rows = std::max<int64_t>(32, CeilDiv(grid.rows / cuts, 32) * 32);
   }
   return share;
 }

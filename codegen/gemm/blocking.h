@@ -1,7 +1,7 @@
 // How a matrix product is cut up for one machine: kernel, register or tile grid, cache blocks, and the shares of
 // threads. Functions of numbers alone; passes/plan_blocking.cc writes the answer into the IR. Every row of kernels.inc
 // is asked for its plan, so that what is printed is what runs: passes/lower.cc takes the kernel from there, block sizes
-// come from that kernel's plan and the threads' shares from SharePanels(), which is where the answer has them from.
+// come from that kernel's plan, and both have the threads' shares from SharePanels().
 //
 // Costs are cycles of one core, turned into time by the machine file's measured peaks; a peak that nobody measured
 // takes a nominal clock, which leaves the order of candidates as it is.
@@ -36,7 +36,7 @@ struct Blocking {
   int tile_m = 0, tile_n = 0;
   // Sizes that caches ask for: rows that share a block of weights, its columns, its depth.
   int64_t block_m = 0, block_n = 0, block_k = 0;
-  std::string loop_order;  // of blocks, the outermost first: "n,k,m"
+  std::string loop_order;  // of a task's blocks, the outermost first: "n,k,m"
   // Parts that depth is cut into (split.h): as the shape says, so that the order of a sum does not depend on the number
   // of threads.
   int64_t parts = 1;
@@ -70,12 +70,23 @@ inline constexpr int kTasksPerThread = 4;
 // under 2% of the time, in a large one's no thread waits long for the last task.
 inline constexpr int64_t kMinTaskBytes = int64_t{32} << 10, kMaxTaskBytes = int64_t{256} << 10;
 
-// How the panels of a product and its rows are cut into at least so many tasks (as far as it has work for them).
+// What there is to cut.
+struct PanelGrid {
+  int64_t panels = 1, panel_bytes = 1;
+  int64_t rows = 1;
+  int64_t products = 1;         // of these sizes, whose tasks threads take at once: experts
+  int64_t panels_together = 0;  // Kernel::panels_together
+  bool unpack = false;          // a panel's weights are converted for all rows of a task
+};
+// With several parts of the depth each part of a panel is cut as a panel is.
+PanelGrid GridOf(const GemmDesc& desc, int64_t panels_together, int64_t rows, int64_t parts = 1);
+
+// How panels and rows are cut into at least kTasksPerThread tasks a thread (as far as there is work for them).
 struct PanelTasks {
   int64_t panels = 1;  // of a task
   int64_t rows = 0;    // of a task; 0: all
 };
-PanelTasks SharePanels(int64_t panels, int64_t panel_bytes, int64_t rows, int64_t tasks);
+PanelTasks SharePanels(const PanelGrid& grid, int threads);
 
 // The name of the order in which the bytes of weights with panels lie in memory (pack.h): one for every encoding, ISA
 // and number of rows, since weights exist once.

@@ -26,32 +26,16 @@ absl::Status Check(const GemmDesc& desc, const TargetInfo& target, DType a) {
   if (desc.a != a) return Unimplemented("activations are {}, this kernel takes {}", Name(desc.a), Name(a));
   if (desc.depth > 0) return Unimplemented("tiles take whole rows of {}, this is a part of one", Name(desc.a));
   if (!HasPanels(desc.w)) return Unimplemented("{} weights have no packed layout", ToString(desc.w));
-  if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
-    return InvalidArgument("n = {} is no multiple of {}", desc.n, kPanelColumns);
-  }
-  const int block = IsQuantized(desc.w.type) ? PackedBlockElems(desc.w.type) : 1;
-  if (desc.k <= 0 || desc.k % block != 0) {
-    return InvalidArgument("k = {} is no multiple of {}, the block of {}", desc.k, block, ToString(desc.w));
-  }
-  if (desc.rows < 0 || desc.rows > kMaxFewRows) {
-    return InvalidArgument("rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
-  }
   if (desc.rows > 0 && desc.rows < kLeastRows) {
     return Unimplemented("{} rows would use too little of a tile's {}", desc.rows, kTileRows);
   }
   if (desc.rows == 0 && !desc.strips) return Unimplemented("activations are in rows, tiles take strips");
   if (desc.rows > 0 && desc.strips)
     return Unimplemented("few rows of activations are in strips, this kernel takes rows");
-  return absl::OkStatus();
+  return CheckSizes(desc);
 }
 
-absl::Status CheckSizes(const GemmDesc& desc, const AmxLayout& layout) {
-  const int64_t a_bytes = layout.dot == TileDot::kInt8 ? I8Layout{desc.k}.row_bytes() : layout.a_row_bytes;
-  const int64_t c_bytes = (desc.epilogue.silu_mul ? desc.n / 2 : desc.n) * 4;
-  if ((!desc.strips && desc.lda_bytes < a_bytes) || desc.ldc_bytes < c_bytes) {
-    return InvalidArgument("rows of {} and {} bytes overlap: a row of a takes {}, of c {}", desc.lda_bytes,
-                           desc.ldc_bytes, a_bytes, c_bytes);
-  }
+absl::Status CheckOffsets(const GemmDesc& desc, const AmxLayout& layout) {
   if (layout.strips.strip_bytes() > kMaxOffset || kMostPanels * layout.panel_bytes > kMaxOffset ||
       kMaxFewRows * desc.lda_bytes > kMaxOffset || desc.ldc_bytes > kMaxOffset) {
     return Unimplemented("k = {}, rows of {} and {} bytes exceed 32-bit offsets", desc.k, desc.lda_bytes,
@@ -128,7 +112,7 @@ double Cost(const GemmDesc& desc, const AmxLayout& layout, int64_t k_blocks) {
 
 absl::StatusOr<GemmPlan> Plan(const GemmDesc& desc, const TargetInfo& target, TileDot dot) {
   const AmxLayout layout(desc, dot);
-  XJIT_RETURN_IF_ERROR(CheckSizes(desc, layout));
+  XJIT_RETURN_IF_ERROR(CheckOffsets(desc, layout));
   GemmPlan plan;
   plan.tile_rows = (desc.rows > 0 ? 1 : 2) * kTileRows;
   plan.tile_vectors = 2;

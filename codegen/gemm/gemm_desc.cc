@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include "codegen/gemm/gemm_plan.h"
+#include "codegen/gemm/pack.h"
 #include "ir/support/act_layout.h"
+#include "ir/support/align.h"
+#include "ir/support/q8_layout.h"
 
 namespace xjit {
 
@@ -41,6 +44,9 @@ std::string GemmName(const GemmDesc& desc, const char* row) {
   return name;
 }
 
+namespace {
+
+// A descriptor that is no part, or one as `depth` says.
 absl::Status CheckPart(const GemmDesc& desc) {
   if (desc.depth == 0) return absl::OkStatus();
   if (desc.a != DType::kQ8Act && desc.a != DType::kI8Act) {
@@ -55,6 +61,42 @@ absl::Status CheckPart(const GemmDesc& desc) {
     return InvalidArgument("gemm: {} of a depth of {} are no part of blocks of {}", desc.k, desc.depth, block);
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSizes(const GemmDesc& desc) {
+  XJIT_RETURN_IF_ERROR(CheckPart(desc));
+  if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
+    return InvalidArgument("n = {} is not a positive multiple of {}", desc.n, kPanelColumns);
+  }
+  const int block = IsQuantized(desc.w.type) ? PackedBlockElems(desc.w.type) : 1;
+  if (desc.k <= 0 || desc.k % block != 0) {
+    return InvalidArgument("k = {} is not a positive multiple of {}, the block of {}", desc.k, block, ToString(desc.w));
+  }
+  if (desc.rows < 0 || desc.rows > kMaxFewRows) {
+    return InvalidArgument("rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
+  }
+  const int64_t a_bytes = ActivationRowBytes(desc), c_bytes = (desc.epilogue.silu_mul ? desc.n / 2 : desc.n) * 4;
+  // One row needs no stride, strips have their own.
+  if (desc.rows != 1 && ((!desc.strips && desc.lda_bytes < a_bytes) || desc.ldc_bytes < c_bytes)) {
+    return InvalidArgument("rows of {} and {} bytes overlap: a row of a takes {}, of c {}", desc.lda_bytes,
+                           desc.ldc_bytes, a_bytes, c_bytes);
+  }
+  return absl::OkStatus();
+}
+
+int64_t ActivationRowBytes(const GemmDesc& desc) {
+  switch (desc.a) {
+    case DType::kQ8Act:
+      return Q8Layout{desc.whole_k()}.row_bytes();
+    case DType::kI8Act:
+      return I8Layout{desc.whole_k()}.row_bytes();
+    case DType::kF32:
+      return 4 * desc.k;
+    default:
+      return CeilDiv(desc.k, 2) * 4;
+  }
 }
 
 int64_t ActivationBytes(const GemmDesc& desc, int64_t rows) {

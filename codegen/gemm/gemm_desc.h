@@ -64,8 +64,8 @@ struct GemmArgs {
   int64_t k0 = 0;                   // of a part of kQ8Act: its first k; not read otherwise
 };
 
-// OK for a descriptor that is no part, and for a part as `depth` says.
-absl::Status CheckPart(const GemmDesc& desc);
+// Bytes of a row of A that are read as values; bf16 in pairs.
+int64_t ActivationRowBytes(const GemmDesc& desc);
 // Bytes of A with so many rows.
 int64_t ActivationBytes(const GemmDesc& desc, int64_t rows);
 

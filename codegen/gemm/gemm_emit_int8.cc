@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "codegen/gemm/gemm_arguments.h"
 #include "codegen/gemm/gemm_int8.h"
 #include "codegen/gemm/gemm_int8_plan.h"
 #include "codegen/gemm/gemm_int8_tile.h"
@@ -27,7 +28,8 @@ class Int8Kernel {
 
   absl::Status Emit() {
     Label panel, done;
-    Arguments(done);
+    e_.Prologue(8 * kSlots);
+    EmitArguments(desc_, panel_bytes(), w_, bias_, t_, done, e_);
     if (few() && pairs()) SpreadRecords();
     e_.L(panel);
     StartPrefetch();
@@ -45,16 +47,10 @@ class Int8Kernel {
   }
 
  private:
-  // What changes once a block or less often is on the stack. ...0: of the call's first row in this panel; ...M: of the
-  // first row of the m block.
+  // What changes once a block or less often is on the stack, behind the arguments, of which ...0 are in this panel. Of
+  // scratch first come int16 pairs, then sums. ...M: of the first row of the m block.
   enum Slot {
-    kPanels,
-    kRows,
-    kA0,
-    kC0,
-    kResidual0,
-    kScratch,  // then int16 pairs, then sums
-    kPrefetchEnd,
+    kPrefetchEnd = kArgumentSlots,
     kRowsLeft,  // from the m block's first row on
     kAM,
     kCM,
@@ -65,8 +61,8 @@ class Int8Kernel {
     kBlocks,  // register blocks left of the strip
     kSlots
   };
-  Xbyak::Address slot(Slot s) { return e_.qword[e_.rsp + 8 * s]; }
-  void Copy(Slot to, Slot from) {
+  Xbyak::Address slot(int s) { return e_.qword[e_.rsp + 8 * s]; }
+  void Copy(int to, int from) {
     e_.mov(t_, slot(from));
     e_.mov(slot(to), t_);
   }
@@ -91,46 +87,6 @@ class Int8Kernel {
     return few() ? kInt8Chunk : kStripRows * kStripChunk;
   }
   int scale_stride() const { return few() ? static_cast<int>(desc_.lda_bytes) : 4; }
-
-  void Arguments(const Label& done) {
-    e_.Prologue(8 * kSlots);
-    const auto arg = [&](size_t offset) { return e_.qword[e_.arg_args + offset]; };
-    e_.mov(t_, e_.arg_n1);
-    e_.sub(t_, e_.arg_n0);
-    e_.jle(done, e_.T_NEAR);
-    e_.mov(slot(kPanels), t_);
-    if (few()) {
-      e_.mov((*t_).cvt32(), desc_.rows);
-      e_.mov(slot(kRows), t_);
-      e_.mov(t_, arg(offsetof(GemmArgs, a)));
-      e_.mov(slot(kA0), t_);
-      e_.xor_((*t_).cvt32(), (*t_).cvt32());
-    } else {
-      e_.mov(t_, e_.arg_m1);
-      e_.sub(t_, e_.arg_m0);
-      e_.jle(done, e_.T_NEAR);
-      e_.mov(slot(kRows), t_);
-      e_.mov(t_, e_.arg_m0);
-      e_.shr(t_, 4);
-      e_.imul(t_, t_, static_cast<int>(strips().strip_bytes()));
-      e_.add(t_, arg(offsetof(GemmArgs, a)));
-      e_.mov(slot(kA0), t_);
-      e_.imul(t_, e_.arg_m0, static_cast<int>(desc_.ldc_bytes));
-    }
-    e_.imul(w_, e_.arg_n0, PanelBytesOfC(desc_));
-    e_.add(t_, w_);
-    e_.mov(w_, t_);
-    e_.add(t_, arg(offsetof(GemmArgs, c)));
-    e_.mov(slot(kC0), t_);
-    e_.add(w_, arg(offsetof(GemmArgs, residual)));
-    e_.mov(slot(kResidual0), w_);
-    e_.mov(t_, arg(offsetof(GemmArgs, scratch)));
-    e_.mov(slot(kScratch), t_);
-    e_.imul(w_, e_.arg_n0, static_cast<int>(panel_bytes()));
-    e_.add(w_, arg(offsetof(GemmArgs, w)));
-    e_.imul(bias_, e_.arg_n0, kPanelColumns * 4);
-    e_.add(bias_, arg(offsetof(GemmArgs, bias)));
-  }
 
   // All records to pairs, once a call.
   void SpreadRecords() {

@@ -5,6 +5,7 @@
 // next; meanwhile their f32 sums are in scratch, behind the panel. Storing and loading a sum changes no bit of it.
 #include <cstddef>
 
+#include "codegen/gemm/gemm_arguments.h"
 #include "codegen/gemm/gemm_vnni_tile.h"
 #include "codegen/gemm/pack.h"
 #include "ir/support/align.h"
@@ -27,7 +28,11 @@ class ManyRows {
   absl::Status Emit() {
     XJIT_RETURN_IF_ERROR(gprs_.status());
     Xbyak::Label panel, done;
-    Arguments(done);
+    {
+      Regs regs(32);
+      e_.Prologue(kFrame + VnniUnpacker(weights_, true, e_, regs).frame_bytes());
+    }
+    EmitArguments(desc_, PanelBytes(desc_.w, desc_.k), w_, bias_, t_, done, e_);
     e_.L(panel);
     XJIT_RETURN_IF_ERROR(UnpackPanel());
     XJIT_RETURN_IF_ERROR(AllRows());
@@ -42,16 +47,10 @@ class ManyRows {
   }
 
  private:
-  // What changes once a tile or less often is on the stack. ...0: of the call's first row in this panel; ...M: of the
-  // block's first row.
+  // What changes once a tile or less often is on the stack, behind the arguments, of which ...0 are in this panel.
+  // ...M: of the block's first row.
   enum Slot {
-    kPanels,
-    kRows,
-    kA0,
-    kC0,
-    kResidual0,
-    kScratch,
-    kPrefetchEnd,
+    kPrefetchEnd = kArgumentSlots,
     kRowsLeft,  // from the block's first row on
     kBlockRows,
     kAM,
@@ -64,40 +63,9 @@ class ManyRows {
     kSlots
   };
   static constexpr int kFrame = AlignUp(8 * kSlots, 64);  // where the unpacker's begins
-  Xbyak::Address slot(Slot s) { return e_.qword[e_.rsp + 8 * s]; }
+  Xbyak::Address slot(int s) { return e_.qword[e_.rsp + 8 * s]; }
   int64_t blocks() const { return desc_.k / 32; }
   bool k_blocked() const { return plan_.k_block < desc_.k; }
-
-  void Arguments(const Xbyak::Label& done) {
-    Regs regs(32);
-    e_.Prologue(kFrame + VnniUnpacker(weights_, true, e_, regs).frame_bytes());
-    const auto arg = [&](size_t offset) { return e_.qword[e_.arg_args + offset]; };
-    e_.mov(t_, e_.arg_n1);
-    e_.sub(t_, e_.arg_n0);
-    e_.jle(done, e_.T_NEAR);
-    e_.mov(slot(kPanels), t_);
-    e_.mov(t_, e_.arg_m1);
-    e_.sub(t_, e_.arg_m0);
-    e_.jle(done, e_.T_NEAR);
-    e_.mov(slot(kRows), t_);
-    e_.imul(t_, e_.arg_m0, static_cast<int>(desc_.lda_bytes));
-    e_.add(t_, arg(offsetof(GemmArgs, a)));
-    e_.mov(slot(kA0), t_);
-    e_.imul(t_, e_.arg_m0, static_cast<int>(desc_.ldc_bytes));
-    e_.imul(u_, e_.arg_n0, VnniEpilogue(desc_, e_).panel_bytes());
-    e_.add(t_, u_);
-    e_.mov(u_, t_);
-    e_.add(t_, arg(offsetof(GemmArgs, c)));
-    e_.mov(slot(kC0), t_);
-    e_.add(u_, arg(offsetof(GemmArgs, residual)));
-    e_.mov(slot(kResidual0), u_);
-    e_.mov(t_, arg(offsetof(GemmArgs, scratch)));
-    e_.mov(slot(kScratch), t_);
-    e_.imul(w_, e_.arg_n0, static_cast<int>(PanelBytes(desc_.w, desc_.k)));
-    e_.add(w_, arg(offsetof(GemmArgs, w)));
-    e_.imul(bias_, e_.arg_n0, 128);
-    e_.add(bias_, arg(offsetof(GemmArgs, bias)));
-  }
 
   absl::Status UnpackPanel() {
     Regs regs(32);
@@ -156,7 +124,7 @@ class ManyRows {
 
   absl::Status RowBlocks() {
     Xbyak::Label row_block, k_block, last;
-    const auto copy = [&](Slot to, Slot from) {
+    const auto copy = [&](int to, int from) {
       e_.mov(t_, slot(from));
       e_.mov(slot(to), t_);
     };

@@ -22,7 +22,9 @@ struct GemmPlan {
   int64_t k_block = 0;
   // Rows that share one unpacked k block when k is blocked; 0: all rows of the call.
   int64_t m_block = 0;
-  // Panels that rows go over while they are in L1 or L2; 0: one after the other, each with all rows.
+  // Many rows: panels that share one reading of A, since a register block's rows go over them all while they are in L1.
+  // Vectors take two side by side, tiles as many as L2 has room for. 0: one after the other, each with all rows. A
+  // call of fewer panels reads A more often, so tasks are cut by it (SharePanels()).
   int64_t n_block = 0;
   // The emitter obeys the three fields below: few rows on vectors. Others copy or read weights in an order of their
   // own.
@@ -34,7 +36,7 @@ struct GemmPlan {
   // Many rows: while rows run, bytes of the next panel are prefetched into L2 (prefetcht1), by avx512_vnni one each
   // `prefetch_every` bytes.
   bool prefetch_next_panel = false;
-  // Many rows: the next chunk of a strip is prefetched into L1 while this one is multiplied.
+  // Many rows: what comes next of a tile's rows is prefetched into L1.
   bool prefetch_a = false;
   // Tables of 64 and 128 bytes are looked up in registers (vpermb, vpermi2b).
   bool vbmi = false;
@@ -50,6 +52,10 @@ struct GemmPlan {
 
 // "tile_rows 1, k_block 256, prefetch t1 +8192 every 384, scratch 0, cost 138.0"
 std::string ToString(const GemmPlan& plan);
+
+// What every kernel asks of sizes: whole panels, whole blocks of weights, a number of rows that there is, and rows of A
+// and C that do not overlap.
+absl::Status CheckSizes(const GemmDesc& desc);
 
 // prefetcht0, prefetcht1 or nothing.
 void EmitPrefetchAt(PrefetchHint hint, const Xbyak::Address& place, Emitter& e);

@@ -90,32 +90,16 @@ void SetFewRowsPrefetch(const Encoding& w, const FloatOps& ops, int rows, GemmPl
 
 absl::Status CheckFloatDesc(const GemmDesc& desc, DType a) {
   if (desc.a != a) return Unimplemented("activations are {}, this kernel takes {}", Name(desc.a), Name(a));
-  XJIT_RETURN_IF_ERROR(CheckPart(desc));
   if (!HasPanels(desc.w)) return Unimplemented("{} weights have no packed layout", ToString(desc.w));
-  if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
-    return InvalidArgument("n = {} is no multiple of {}", desc.n, kPanelColumns);
-  }
   const bool strips = a == DType::kBF16 && desc.rows == 0;
   if (desc.strips != strips) {
     return Unimplemented("activations are in {}, this kernel takes {}", desc.strips ? "strips" : "rows",
                          strips ? "strips" : "rows");
   }
-  const int block = IsQuantized(desc.w.type) ? PackedBlockElems(desc.w.type) : 1;
-  if (desc.k <= 0 || desc.k % block != 0) {
-    return InvalidArgument("k = {} is no multiple of {}, the block of {}", desc.k, block, ToString(desc.w));
-  }
-  if (desc.rows < 0 || desc.rows > kMaxFewRows) {
-    return InvalidArgument("rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
-  }
-  const int64_t a_bytes = (a == DType::kBF16 ? CeilDiv(desc.k, 2) : desc.k) * 4;
-  const int64_t c_bytes = (desc.epilogue.silu_mul ? desc.n / 2 : desc.n) * 4;
-  if (desc.rows != 1 && ((!strips && desc.lda_bytes < a_bytes) || desc.ldc_bytes < c_bytes)) {
-    return InvalidArgument("rows of {} and {} bytes overlap: a row of a takes {}, of c {}", desc.lda_bytes,
-                           desc.ldc_bytes, a_bytes, c_bytes);
-  }
+  XJIT_RETURN_IF_ERROR(CheckSizes(desc));
   // A register block's rows are addressed by 32-bit displacements.
   constexpr int64_t kMostRowBytes = int64_t{1} << 26;
-  if (desc.lda_bytes > kMostRowBytes || desc.ldc_bytes > kMostRowBytes || a_bytes > kMostRowBytes) {
+  if (std::max({desc.lda_bytes, desc.ldc_bytes, ActivationRowBytes(desc)}) > kMostRowBytes) {
     return Unimplemented("a row of {} or {} bytes is longer than {}", desc.lda_bytes, desc.ldc_bytes, kMostRowBytes);
   }
   return absl::OkStatus();

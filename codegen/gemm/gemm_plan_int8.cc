@@ -24,27 +24,12 @@ absl::Status Check(const char* row, Isa least, const GemmDesc& desc, const Targe
   if (desc.w.type != DType::kI8 || !one_scale) {
     return Unimplemented("gemm {}: weights are {}, not i8 with a scale a column", row, ToString(desc.w));
   }
-  if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
-    return InvalidArgument("gemm: n = {} is not a positive multiple of {}", desc.n, kPanelColumns);
-  }
-  if (desc.k <= 0) return InvalidArgument("gemm: k = {} is not positive", desc.k);
   if (desc.k > kMaxInt8Depth) return Unimplemented("gemm {}: k = {} is more than {}", row, desc.k, kMaxInt8Depth);
-  if (desc.rows < 0 || desc.rows > kMaxFewRows) {
-    return InvalidArgument("gemm: rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
-  }
   if (desc.strips != (desc.rows == 0)) {
     return Unimplemented("gemm {}: many rows of i8act come in strips, few do not", row);
   }
-  XJIT_RETURN_IF_ERROR(CheckPart(desc));
-  const I8Layout layout{desc.whole_k()};
-  const int64_t columns = desc.epilogue.silu_mul ? desc.n / 2 : desc.n;
-  // One row needs no stride.
-  const bool short_a = desc.rows > 1 && desc.lda_bytes < layout.row_bytes();
-  if (short_a || (desc.rows != 1 && desc.ldc_bytes < 4 * columns)) {
-    return InvalidArgument("gemm: rows of {} and {} bytes are too short for k = {}, n = {}", desc.lda_bytes,
-                           desc.ldc_bytes, desc.k, desc.n);
-  }
-  if (desc.lda_bytes * std::max(desc.rows, 1) + layout.row_bytes() > kMaxOffset ||
+  XJIT_RETURN_IF_ERROR(CheckSizes(desc));
+  if (desc.lda_bytes * std::max(desc.rows, 1) + ActivationRowBytes(desc) > kMaxOffset ||
       desc.ldc_bytes * kBlockRows > kMaxOffset) {
     return Unimplemented("gemm {}: rows of {} and {} bytes exceed 32-bit offsets", row, desc.lda_bytes, desc.ldc_bytes);
   }

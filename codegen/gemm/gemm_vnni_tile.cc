@@ -7,6 +7,10 @@ namespace xjit {
 using Xbyak::RegExp;
 using Xbyak::Zmm;
 
+namespace {
+constexpr int kPrefetchA = 128;  // bytes of a row ahead: four blocks
+}
+
 int VnniUnpackedBytes(const VnniWeights& weights) {
   const int scales = VnniMinimumAt(weights) - kVnniScaleAt;
   return kVnniScaleAt + (weights.minimum ? 2 : 1) * scales;
@@ -18,6 +22,7 @@ VnniTile::VnniTile(const GemmDesc& desc, const GemmPlan& plan, int rows, const P
       lda_bytes_(desc.lda_bytes),
       rows_(rows),
       prefetch_(plan.prefetch_next_panel),
+      prefetch_a_(plan.prefetch_a),
       p_(pointers),
       e_(e),
       sums_(regs_.Vecs("sums", 2 * rows)),
@@ -76,6 +81,7 @@ void VnniTile::Dots(int begin, int end, int half) {
       e_.prefetcht1(e_.ptr[p_.prefetch]);
       e_.add(p_.prefetch, p_.prefetch_step);
     }
+    if (prefetch_a_ && g < rows_) e_.prefetcht0(e_.ptr[p_.q + (RowOffset(g) + kPrefetchA)]);
     for (int row = 0; row < rows_; ++row) {
       const RegExp a = p_.q + (RowOffset(row) + 4 * g);
       const Zmm x = broadcast_.Z(next++ % broadcast_.size());

@@ -52,7 +52,7 @@ class VnniTile {
   const VnniActivations act_;
   const int64_t lda_bytes_;
   const int rows_;
-  const bool prefetch_;
+  const bool prefetch_, prefetch_a_;
   const Pointers p_;
   Emitter& e_;
   Regs regs_{32};

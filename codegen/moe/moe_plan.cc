@@ -53,8 +53,7 @@ absl::Status ChooseKernels(GemmDesc desc, int64_t rows, KernelLibrary& library, 
 
 int64_t UpChunk(const MoeDesc& desc, const GroupedPlan& up, int threads) {
   const int64_t active = std::min(desc.experts, desc.rows * desc.slots);
-  const int64_t tasks = int64_t{threads} * kTasksPerThread;
-  const int64_t chunk = SharePanels(up.panels * active, up.panel_bytes, 1, tasks).panels;
+  const int64_t chunk = SharePanels({.panels = up.panels * active, .panel_bytes = up.panel_bytes}, threads).panels;
   // Tasks of an expert are of one size.
   return CeilDiv(up.panels, CeilDiv(up.panels, std::min(chunk, up.panels)));
 }

@@ -98,6 +98,15 @@ def flag_cases(c, model):
     c.refused("--temperature -1", ["run", model, "--raw-ids", "1", "--temperature", "-1"], None, "temperature")
     c.refused("--threads 0", logits + ["--out", out, "--threads", "0"], None, "threads")
     c.refused("--threads -3", logits + ["--out", out, "--threads", "-3"], None, "threads")
+    c.refused("--threads 5000", logits + ["--out", out, "--threads", "5000"], 2, "for each of")
+    gemm = ["bench-op", "gemm", "--m", "1", "--n", "64"]
+    c.refused("bench-op of nothing", ["bench-op"], 2, "which operation")
+    c.refused("bench-op of the unknown", ["bench-op", "frobnicate"], 2, "frobnicate")
+    c.refused("bench-op gemm without --k", gemm + ["--weights", "q4_k"], 2, "--k")
+    c.refused("bench-op gemm --weights fp6", gemm + ["--k", "256", "--weights", "fp6"], 2, "fp6")
+    c.refused("bench-op gemm of part of a block", gemm + ["--k", "250", "--weights", "q4_k"], 2, "256")
+    c.refused("bench-op rows without --cols", ["bench-op", "rows"], 2, "--cols")
+    c.refused("kernels with another family's flag", ["kernels", "--family", "prepare", "--cols", "64", "--m", "1"], 2, "--m")
     c.refused("--chunk 0", logits + ["--out", out, "--chunk", "0"], None, "chunk")
     c.refused("--isa foo", logits + ["--out", out, "--isa", "foo"], None, "avx2")
     if "avx512_bf16" not in host_isas():  # else its kernels run, under the emulator where there are no tiles

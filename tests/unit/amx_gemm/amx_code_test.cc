@@ -147,8 +147,8 @@ TEST(AmxPlan, Refuses) {
   EXPECT_THAT(bf16([](GemmDesc& d) { d.a = DType::kF32; }, amx), HasSubstr("activations are f32"));
   EXPECT_THAT(bf16([](GemmDesc& d) { d.w = DType::kF32; }, amx), HasSubstr("would round f32 weights"));
   EXPECT_THAT(bf16([](GemmDesc& d) { d.w = DType::kF16; }, amx), HasSubstr("would round f16 weights"));
-  EXPECT_THAT(bf16([](GemmDesc& d) { d.n = 1000; }, amx), HasSubstr("n = 1000 is no multiple of 32"));
-  EXPECT_THAT(bf16([](GemmDesc& d) { d.w = DType::kQ4_K, d.k = 4000; }, amx), HasSubstr("k = 4000 is no multiple"));
+  EXPECT_THAT(bf16([](GemmDesc& d) { d.n = 1000; }, amx), HasSubstr("n = 1000 is not a positive multiple of 32"));
+  EXPECT_THAT(bf16([](GemmDesc& d) { d.w = DType::kQ4_K, d.k = 4000; }, amx), HasSubstr("k = 4000 is not a positive"));
   EXPECT_THAT(bf16([](GemmDesc& d) { d.k = 0; }, amx), HasSubstr("k = 0"));
   EXPECT_THAT(bf16([](GemmDesc& d) { d.strips = false; }, amx), HasSubstr("tiles take strips"));
   EXPECT_THAT(bf16([](GemmDesc& d) { d.strips = false, d.rows = 4; }, amx), HasSubstr("4 rows"));

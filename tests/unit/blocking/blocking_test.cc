@@ -212,8 +212,10 @@ TEST(Blocking, ShowsWhatKernelsDo) {
           ASSERT_TRUE(plan.ok()) << plan.status();
           EXPECT_EQ(b.tile_m, plan->tile_rows);
           EXPECT_EQ(b.tile_n, plan->tile_vectors);
-          EXPECT_EQ(b.block_m, plan->m_block > 0 ? std::min(m, plan->m_block) : m);
-          const PanelTasks share = SharePanels(280, PanelBytes(desc.w, 1536), m, target.threads * kTasksPerThread);
+          const PanelTasks share = SharePanels(GridOf(desc, plan->n_block, m), target.threads);
+          const int64_t task_rows = share.rows > 0 ? share.rows : m;
+          EXPECT_EQ(b.block_m, plan->m_block > 0 ? std::min(task_rows, plan->m_block) : task_rows);
+          EXPECT_EQ(b.tasks, CeilDiv(280, share.panels) * CeilDiv(m, task_rows));
           EXPECT_EQ(b.chunk, share.panels * kPanelColumns);
           EXPECT_EQ(b.block_n, std::min(b.chunk, std::max<int64_t>(1, plan->n_block) * kPanelColumns));
           if (row->isa == Isa::kAmx) continue;
@@ -224,6 +226,87 @@ TEST(Blocking, ShowsWhatKernelsDo) {
         }
       }
     }
+  }
+}
+
+// Tasks are as many as wanted, or as small as they get, and in whole tiles; threads' work is even.
+TEST(SharePanels, TilesAreCutIntoEvenTasks) {
+  double worst = 1;
+  for (const int threads : {1, 2, 7, 43, 128}) {
+    for (const int64_t panels : {1, 2, 3, 18, 48, 256, 280, 4748}) {
+      for (const int64_t rows : {9, 16, 31, 33, 100, 512, 1000, 1024, 8192}) {
+        for (const int64_t together : {3, 5, 11, 64}) {
+          for (const int64_t products : {1, 8, 300}) {
+            for (const bool unpack : {false, true}) {
+              const PanelTasks share = SharePanels({panels, 1 << 16, rows, products, together, unpack}, threads);
+              SCOPED_TRACE(fmt::format("{} threads, {} x {} panels x {} rows, {} together: {} panels x {} rows",
+                                       threads, products, panels, rows, together, share.panels, share.rows));
+              ASSERT_GE(share.panels, 1);
+              ASSERT_LE(share.panels, std::min(together, panels));
+              ASSERT_GE(share.rows, 0);
+              ASSERT_LT(share.rows, rows);
+              ASSERT_EQ(share.rows % 32, 0);
+              const int64_t task_rows = share.rows > 0 ? share.rows : rows;
+              const int64_t across = CeilDiv(panels, share.panels), down = CeilDiv(rows, task_rows);
+              // No more panels a task than that many tasks ask for.
+              ASSERT_EQ(share.panels, CeilDiv(panels, across));
+              const bool smallest = share.panels == 1 && down == CeilDiv(rows, 32);
+              const int64_t wanted = std::max<int64_t>(1, threads * kTasksPerThread / products);
+              ASSERT_TRUE(smallest || across * down >= wanted);
+              // Where there is work enough, the busiest thread has little more than its part.
+              const int64_t blocks = panels * CeilDiv(rows, 32) * products,
+                            task_blocks = share.panels * CeilDiv(task_rows, 32);
+              if (blocks < 64 * threads) continue;
+              const int64_t busiest = CeilDiv(products * across * down, threads) * task_blocks;
+              worst = std::max(worst, static_cast<double>(busiest * threads) / static_cast<double>(blocks));
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_LE(worst, 1.25);
+}
+
+// What tasks read, in panels and as many bytes of A (32 rows), and how much the busiest thread computes.
+TEST(SharePanels, TilesReadLessThanPanelsOneByOne) {
+  const GemmDesc desc{
+      .n = 8192, .k = 3072, .a = DType::kBF16, .w = DType::kBF16, .strips = true, .ldc_bytes = 4 * 8192};
+  const auto rows = RowsOf<GemmDesc>();
+  const auto amx = std::find_if(rows.begin(), rows.end(), [](const auto& row) { return row.name == "amx_bf16"; });
+  ASSERT_NE(amx, rows.end());
+  const auto plan = amx->plan(desc, Xeon());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_GT(plan->n_block, 2);
+  struct Cost {
+    int64_t read, busiest;
+  };
+  const auto cost = [&desc](int64_t panels_together) {
+    const PanelTasks share = SharePanels(GridOf(desc, panels_together, 1024), 43);
+    const int64_t blocks = (share.rows > 0 ? share.rows : 1024) / 32;
+    const int64_t tasks = CeilDiv(256, share.panels) * CeilDiv(32, blocks);
+    EXPECT_GE(tasks, 43 * kTasksPerThread);
+    return Cost{tasks * (share.panels + blocks), CeilDiv(tasks, 43) * share.panels * blocks};
+  };
+  const Cost one_by_one = cost(1), together = cost(plan->n_block);
+  EXPECT_LT(3 * together.read, one_by_one.read);
+  EXPECT_LT(together.busiest, one_by_one.busiest * 11 / 10);
+  const Blocking b = BlockingOf(desc, *plan, 1024, 1, 43);
+  EXPECT_GT(b.block_n, 2 * kPanelColumns);
+  EXPECT_EQ(b.loop_order, "n,k,m");
+}
+
+// Vectors keep their rule: pairs of panels, rows cut where panels are too few.
+TEST(SharePanels, VectorsTakePairsOfPanelsAndAllRows) {
+  const auto share = [](int64_t panels, int64_t rows, int threads, int64_t together) {
+    const PanelTasks s =
+        SharePanels({.panels = panels, .panel_bytes = 1 << 16, .rows = rows, .panels_together = together}, threads);
+    return std::pair(s.panels, s.rows);
+  };
+  for (const int64_t together : {0, 1, 2}) {
+    EXPECT_EQ(share(256, 1024, 2, together), std::pair(int64_t{16}, int64_t{0}));
+    EXPECT_EQ(share(18, 1024, 2, together), std::pair(int64_t{1}, int64_t{0}));
+    EXPECT_EQ(share(18, 1024, 43, together), std::pair(int64_t{1}, int64_t{128}));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 
 #include "ir/support/ref/dequant.h"
 #include "ir/support/status.h"
@@ -17,6 +18,7 @@ namespace {
 
 using testing::Counting;
 using ::testing::ElementsAre;
+using testing::F32;
 using testing::FileTensor;
 using ::testing::HasSubstr;
 using testing::Of;
@@ -160,6 +162,8 @@ TEST(StoredWeight, Int4) {
             "x.qweight has zero points where quantization_config says i4<group 8>");
   EXPECT_EQ(Found({awq, zeros, scales}, {.declared = Encoding::Int4(4, true)}),
             "x.qweight is in groups of 8 where quantization_config says i4<group 4, zeros>");
+  EXPECT_EQ(Found({awq, zeros, scales}, {.declared = Encoding::Int4(QuantConfig::kWholeRow, true)}),
+            "x.qweight is in groups of 8 where quantization_config says i4<one group a row, zeros>");
   EXPECT_EQ(Found({gptq, zeros, scales}, {.declared = Encoding::Int4(8, true, true)}),
             "x.qweight has no g_idx where quantization_config says i4<group 8, zeros, act_order>");
   EXPECT_EQ(Found(Gptq({0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1}), asymmetric),
@@ -171,6 +175,39 @@ TEST(StoredWeight, Int4) {
   // Eight bits: four a word.
   EXPECT_THAT(Found({Zeros("x.qweight", "I32", {4, 8}, 128), Zeros("x.qzeros", "I32", {2, 2}, 16), scales}),
               HasSubstr("x.qzeros is [2, 2] instead of [2, 1]"));
+}
+
+// Infinities and NaNs of every type that scales have, wherever they are.
+TEST(StoredWeight, ScalesAreNumbers) {
+  const auto check = [](const std::vector<FileTensor>& tensors, const StoredOptions& options = {},
+                        std::string_view name = "x.weight") {
+    const WeightFolder folder(tensors);
+    const auto stored = FindStoredWeight(*folder, name, options);
+    EXPECT_TRUE(stored.ok()) << stored.status();
+    return stored.ok() ? std::string(Message(CheckScales(*stored))) : "";
+  };
+  const FileTensor int8 = Zeros("x.weight", "I8", {3, 8}, 24), fp8 = Zeros("x.weight", "F8_E4M3", {3, 8}, 24);
+  const float inf = std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::max();
+  EXPECT_EQ(check({int8, F32("x.weight_scale", {3, 1}, {-most, 0, most})}), "");
+  EXPECT_EQ(check({int8, F32("x.weight_scale", {3, 1}, {1, NAN, 1})}),
+            "x.weight_scale: scale 1 is infinite or no number");
+  EXPECT_EQ(check({fp8, F32("x.weight_scale_inv", {1, 1}, {-inf})}),
+            "x.weight_scale_inv: scale 0 is infinite or no number");
+  const auto bf16 = [](std::vector<uint16_t> bits) { return Of("x.weight_scale", "BF16", {3, 1}, bits); };
+  EXPECT_EQ(check({fp8, bf16({0x7f7f, 0xff7f, 0})}), "");
+  EXPECT_EQ(check({fp8, bf16({0x7f7f, 0xff7f, 0xff80})}), "x.weight_scale: scale 2 is infinite or no number");
+  std::vector<uint16_t> halves(16, 0x7bff);
+  const FileTensor awq = Zeros("x.qweight", "I32", {16, 1}, 64);
+  EXPECT_EQ(check({awq, Of("x.scales", "F16", {2, 8}, halves)}), "");
+  halves[9] = 0x7e00;
+  EXPECT_EQ(check({awq, Of("x.scales", "F16", {2, 8}, halves)}), "x.scales: scale 9 is infinite or no number");
+  // Of one expert among others.
+  const auto expert = [](int e) { return Zeros(fmt::format("x.{}.weight", e), "I8", {1, 8}, 8); };
+  EXPECT_EQ(check({expert(0), F32("x.0.weight_scale", {1}, {1}), expert(1), F32("x.1.weight_scale", {1}, {NAN})},
+                  {.experts = 2}, "x.{e}.weight"),
+            "x.1.weight_scale: scale 0 is infinite or no number");
+  // Values are not looked at, and a plain weight has no scales.
+  EXPECT_EQ(check({F32("x.weight", {1, 2}, {NAN, inf})}), "");
 }
 
 TEST(StoredWeight, Int4OfCompressedTensors) {

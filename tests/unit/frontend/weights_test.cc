@@ -321,6 +321,21 @@ TEST(WeightStore, PacksJoinsInterleavesAndSlicesOfScaledRows) {
   }
 }
 
+// A scale that is no number would show first when sampling finds no token.
+TEST(WeightStore, RefusesScalesThatAreNoNumbers) {
+  const WeightFolder folder({Zeros("a.weight", "I8", {40, 64}, 2560), F32("a.weight_scale", {1}, {NAN})});
+  const WeightNames names(*folder, kFamily);
+  auto pool = WorkerPool::Create({.cpus = {-1}});
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  Weight w = W("a", {40, 64});
+  w.type = Type::Weight(w.type.dims, *ParseEncoding("i8<tensor>"));
+  const auto store = WeightStore::Pack(names, *Graph({w}), **pool, {.huge = false});
+  EXPECT_THAT(std::string(Message(store.status())), HasSubstr("a.weight_scale: scale 0 is infinite or no number"));
+  // The interpreter's rows too.
+  std::vector<float> row(64);
+  EXPECT_EQ(Message(CheckpointRows(names).Row(-1, w, 0, row)), Message(store.status()));
+}
+
 // The panels of the experts lie one after the other, each as a matrix's would.
 TEST(WeightStore, PacksExperts) {
   const WeightFolder folder({Counting("stack.weight", {3, 40, 5}), Counting("shared.weight", {20, 5}, 7000)});

@@ -122,10 +122,10 @@ TEST(GemmFloatPlan, RefusesWithTheReason) {
     EXPECT_EQ(reason(*row, bad), "i32 weights have no packed layout");
     bad = good;
     bad.n = 48;
-    EXPECT_EQ(reason(*row, bad), "n = 48 is no multiple of 32");
+    EXPECT_EQ(reason(*row, bad), "n = 48 is not a positive multiple of 32");
     bad = good;
     bad.k = 48;
-    EXPECT_EQ(reason(*row, bad), "k = 48 is no multiple of 32, the block of q4_0");
+    EXPECT_EQ(reason(*row, bad), "k = 48 is not a positive multiple of 32, the block of q4_0");
     bad = good;
     bad.rows = 9;
     EXPECT_EQ(reason(*row, bad), "rows = 9 is not in 0..8");

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "codegen/gemm/blocking.h"
+#include "codegen/gemm/gemm_plan.h"
 #include "tests/unit/gemm_split/split_product.h"
 
 namespace xjit {
@@ -260,11 +261,11 @@ TEST(PartOf, IsAProductOfItsOwnOrNamesTheWhole) {
   EXPECT_EQ(GemmName(bf16, "*"), "gemm.*.bf16_bf16_f32.m2n32k896");
   const GemmDesc q8 = PartOf(Desc(DType::kQ4_K, DType::kQ8Act, 576, 7168), 4);
   EXPECT_EQ(GemmName(q8, "*"), "gemm.*.q8act_q4_k_f32.m1n32k1792of7168");
-  EXPECT_TRUE(CheckPart(bf16).ok());
-  EXPECT_TRUE(CheckPart(q8).ok());
+  EXPECT_TRUE(CheckSizes(bf16).ok());
+  EXPECT_TRUE(CheckSizes(q8).ok());
   const auto refused = [](GemmDesc desc, const std::function<void(GemmDesc&)>& change) {
     change(desc);
-    return CheckPart(desc).ToString();
+    return CheckSizes(desc).ToString();
   };
   EXPECT_THAT(refused(bf16, [](GemmDesc& d) { d.depth = 7168; }), HasSubstr("a product of its own"));
   EXPECT_THAT(refused(q8, [](GemmDesc& d) { d.rows = 0; }), HasSubstr("few rows of one panel"));

@@ -125,7 +125,7 @@ TEST_P(PlanTest, ProductsSayWhatRuns) {
   TargetInfo target;
   target.isa = isa;
   target.threads = 2;
-  const KernelLibrary library(target);
+  KernelLibrary library(target);
   for (const Op* gemm : All(*module->Find("layer"), OpCode::kGemm)) {
     SCOPED_TRACE(PrintOp(*gemm));
     EXPECT_EQ(gemm->Str("layout"), "panels.32");
@@ -142,8 +142,9 @@ TEST_P(PlanTest, ProductsSayWhatRuns) {
         EXPECT_TRUE(isa == Isa::kAmx ? c.cost.ok() : c.chosen) << c.row;
       }
     }
-    const PanelTasks share =
-        SharePanels(desc.panels(), PanelBytes(desc.w, desc.k), rows, target.threads * kTasksPerThread);
+    const auto kernel = library.Get(desc, gemm->Str("kernel"));
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    const PanelTasks share = SharePanels(GridOf(desc, (*kernel)->panels_together, rows), target.threads);
     EXPECT_EQ(gemm->Int("chunk"), std::min(share.panels, desc.panels()) * kPanelColumns);
     EXPECT_EQ(gemm->Bool("unpack_once"), rows > kMaxFewRows);
   }

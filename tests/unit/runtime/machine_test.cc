@@ -232,7 +232,10 @@ TEST(Topology, ChoosesThreads) {
   ASSERT_TRUE(choice.ok());
   EXPECT_THAT(choice->cpus, Each(-1));
   EXPECT_THAT(choice->warning, HasSubstr("more than the 4 usable"));
-  EXPECT_FALSE(ChooseThreads(kMaxThreads + 1, *machine, std::nullopt).ok());
+  const int most = 8 * kMaxThreadsPerPu;
+  EXPECT_TRUE(ChooseThreads(most, *machine, std::nullopt).ok());
+  EXPECT_THAT(std::string(ChooseThreads(most + 1, *machine, std::nullopt).status().message()),
+              HasSubstr("--threads 257: more than 256, 32 for each of 8 processing units"));
   for (const int bad : {0, -1}) {
     const auto status = ChooseThreads(bad, *machine, std::nullopt).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
