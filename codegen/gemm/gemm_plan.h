@@ -53,8 +53,8 @@ struct GemmPlan {
 // "tile_rows 1, k_block 256, prefetch t1 +8192 every 384, scratch 0, cost 138.0"
 std::string ToString(const GemmPlan& plan);
 
-// What every kernel asks of sizes: whole panels, whole blocks of weights, a number of rows that there is, and rows of A
-// and C that do not overlap.
+// What every kernel asks of sizes: whole panels, whole blocks of weights, a number of rows that there is, rows of A and
+// C that do not overlap, and a part that is what GemmDesc::depth says.
 absl::Status CheckSizes(const GemmDesc& desc);
 
 // prefetcht0, prefetcht1 or nothing.
