@@ -41,6 +41,7 @@ class GemmBench {
       if (c.chosen) row = c.row;
     }
     const int64_t parts = PartsBy(row, desc_, bench_.target());
+    if (parts == 1) row.clear();  // the kernel that there is
     XJIT_ASSIGN_OR_RETURN(product_, MakeGemmStage(desc_, parts, row, shape_.m, bench_.threads(), bench_.library()));
     XJIT_RETURN_IF_ERROR(bench_.library().Seal());
     XJIT_RETURN_IF_ERROR(bench_.MakeScratch(kernel().scratch_bytes));
@@ -118,7 +119,9 @@ class GemmBench {
   absl::Status Tune() {
     if (desc_.rows == 0 || copies_ == 1) return absl::OkStatus();
     std::vector<PackedMatrix> matrices;
-    for (int64_t copy = 0; copy < copies_; ++copy) matrices.push_back({desc_, weights_.data() + copy * copy_stride()});
+    GemmDesc desc = desc_;  // the measurement has neither bias nor residual
+    desc.epilogue.bias = desc.epilogue.residual = false;
+    for (int64_t copy = 0; copy < copies_; ++copy) matrices.push_back({desc, weights_.data() + copy * copy_stride()});
     XJIT_ASSIGN_OR_RETURN(const auto tuning, MeasurePrefetch(matrices, bench_.pool(), bench_.target()));
     if (tuning) bench_.Use(*tuning);
     return absl::OkStatus();
