@@ -443,6 +443,8 @@ void FloatPanels::TileSteps(int rows, int first, int count, const Xbyak::Reg64& 
       e.prefetcht1(e.ptr[*next]);
       e.add(*next, *next_step);
     }
+    // A line of each row, which holds the next chunk.
+    if (plan.prefetch_a && step % 2 == 0 && step / 2 < rows) e.prefetcht0(e.ptr[a + step / 2 * a_row + a_chunk]);
     for (int v = 0; v < kTileVectors; ++v) {
       e.vmovups(lanes(weight[v]), e.ptr[b + step * kPanelRowBytes + (first + v) * lanes.bytes()]);
     }
