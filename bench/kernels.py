@@ -58,7 +58,7 @@ class Bench:
 
 def limit_of(b, weights, threads, m, n, k, d):
     """Share of the peak that the machine leaves a product whose figures are d; None where it was not measured."""
-    shape = (768, 128 * threads, 256) if weights in BLOCKS else (64, 64 * threads, 1536)
+    shape = (768, 128 * threads, 256) if weights in BLOCKS else (128, 64 * threads, 1536)
     if (weights, threads) not in b.cached:
         tries = [b.gemm(*shape, weights, threads, copies=1, prepared=True) for _ in range(3)]
         b.cached[weights, threads] = max((d["ratio"] for d in tries if d), default=None)
