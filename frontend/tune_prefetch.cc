@@ -34,7 +34,7 @@ constexpr PrefetchTuning kCandidates[] = {
 constexpr int64_t kReadBytes = int64_t{12} << 20;
 constexpr int64_t kLeastBytes = int64_t{32} << 20;
 constexpr int kRounds = 3;
-constexpr double kLeastGain = 0.02;
+constexpr double kLeastGain = 0.03;
 constexpr int kSeveralRows = 4;
 
 // Depths of a loop's body, for activations in blocks of 32: how far a load moves from one pass to the next decides
@@ -121,14 +121,16 @@ absl::StatusOr<std::optional<size_t>> Fastest(const std::vector<Tuning>& candida
   }
   size_t next = 0;
   contenders[0]->Read(pool, a, c, scratch, &next);  // wakes the threads, maps the pages
+  // In turns with the first: the speed of memory changes from one moment to the next.
   std::vector<std::vector<double>> times(contenders.size());
   for (int round = 0; round < kRounds; ++round) {
-    for (size_t i = 0; i < contenders.size(); ++i) {
-      times[i].push_back(contenders[i]->Read(pool, a, c, scratch, &next));
+    for (size_t i = 1; i < contenders.size(); ++i) {
+      const double first = contenders[0]->Read(pool, a, c, scratch, &next);
+      times[i].push_back(contenders[i]->Read(pool, a, c, scratch, &next) / first);
     }
   }
   size_t best = 0;
-  double best_time = Median(times[0]) * (1 - kLeastGain);
+  double best_time = 1 - kLeastGain;
   for (size_t i = 1; i < times.size(); ++i) {
     const double time = Median(times[i]);
     if (time >= best_time) continue;
