@@ -128,8 +128,7 @@ class GemmBench {
   }
 
   // What a model's program has: for many rows the conversion of the activations and a barrier in front of the product,
-  // whose tasks idle threads take. A few rows are converted once,
-  // and with `prepared` many rows too.
+  // whose tasks idle threads take. A few rows are converted once, and with `prepared` many rows too.
   absl::Status MakeProgram() {
     view_.rows = shape_.m;
     program_.emplace(bench_.threads(), shape_.m, &view_);
