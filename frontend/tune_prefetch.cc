@@ -147,7 +147,7 @@ class Known {
   explicit Known(const TargetInfo& target) {
     const char* cache = std::getenv("XDG_CACHE_HOME");
     const char* home = std::getenv("HOME");
-    if (cache != nullptr && *cache != '\0') {
+    if (cache != nullptr && std::filesystem::path(cache).is_absolute()) {
       path_ = std::filesystem::path(cache) / "xjit" / "prefetch.txt";
     } else if (home != nullptr && *home != '\0') {
       path_ = std::filesystem::path(home) / ".cache" / "xjit" / "prefetch.txt";
@@ -155,8 +155,14 @@ class Known {
     std::string cpu = CpuName();
     std::replace(cpu.begin(), cpu.end(), '\t', ' ');
     key_ = fmt::format("{}, {}, {} threads", cpu, Name(target.isa), target.threads);
+    // Reading a pipe or a device would not end.
+    std::error_code error;
+    if (!path_.empty() && std::filesystem::exists(path_, error) && !std::filesystem::is_regular_file(path_, error)) {
+      path_.clear();
+    }
     std::ifstream in(path_);
     for (std::string line; std::getline(in, line);) {
+      ends_line_ = !in.eof();
       const size_t tab = line.find('\t');
       if (tab == std::string::npos || line.substr(0, tab) != key_) continue;
       std::istringstream fields(line.substr(tab + 1));
@@ -185,14 +191,16 @@ class Known {
     std::error_code error;
     std::filesystem::create_directories(path_.parent_path(), error);
     std::ofstream out(path_, std::ios::app);
-    out << fmt::format("{}\t{} {} {} {} {} {}\n", key_, Name(w), one_row ? 1 : kSeveralRows,
+    out << fmt::format("{}{}\t{} {} {} {} {} {}\n", ends_line_ ? "" : "\n", key_, Name(w), one_row ? 1 : kSeveralRows,
                        found ? static_cast<int>(found->hint) : -1, found ? found->distance : 0,
                        found ? found->every : 0, found ? found->k_block : 0);
+    ends_line_ = true;
   }
 
  private:
   std::filesystem::path path_;
   std::string key_;
+  bool ends_line_ = true;  // the file's last line, as found
   std::map<std::pair<DType, bool>, Tuning> lines_;
 };
 

@@ -41,10 +41,10 @@ class Cases:
         if self.limited:
             resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
 
-    def run(self, args):
+    def run(self, args, **env):
         try:
             return subprocess.run([self.xjit] + args, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS,
-                                  errors="replace", env=clean_env(), preexec_fn=self.limit)
+                                  errors="replace", env=clean_env() | env, preexec_fn=self.limit)
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(args, None, "", "")
 
@@ -139,6 +139,20 @@ def path_cases(c):
     c.refused("empty file", c.logits(c.file("empty.gguf", b"")), 1, "empty.gguf")
     c.refused("a file of zeros", c.logits(c.file("zeros.gguf", bytes(4096))), 1, "zeros.gguf")
     c.refused("a file of text", c.logits(c.file("text.txt", b"hello\n")), 1, "text.txt")
+
+
+def cache_cases(c, model):
+    """What was measured before (prefetch.txt) is a help, never a condition."""
+    folder = os.path.join(c.tmp, "cache", "xjit")
+    os.makedirs(folder)
+    path = os.path.join(folder, "prefetch.txt")
+    os.mkfifo(path)
+    for what in ("a pipe", "garbage"):
+        p = c.run(c.logits(model), XDG_CACHE_HOME=os.path.dirname(folder))
+        c.report.line(p.returncode == 0, f"cache: prefetch.txt is {what}", "" if p.returncode == 0 else ended(p), p.stderr)
+        os.unlink(path)
+        with open(path, "wb") as f:
+            f.write(b"AMD\tq4_1 1 1 -5\n\xff\xfe no line's end")
 
 
 def gguf_cases(c, folder, rng):
@@ -297,6 +311,7 @@ def main():
                         "" if p.returncode == 0 else ended(p), p.stderr)
         flag_cases(c, os.path.join(gguf, "model.gguf"))
         path_cases(c)
+        cache_cases(c, os.path.join(gguf, "model.gguf"))
         gguf_cases(c, gguf, rng)
         safetensors_cases(c, folder, rng)
     return report.finish()
