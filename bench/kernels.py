@@ -5,8 +5,8 @@ Each row is `xjit bench-op`: the kernel in turns with a register-resident loop o
 memory, and with oneDNN where xjit was built with it; medians. --write FILE replaces the table between the marks in FILE.
 
 The limit of many rows is what this machine leaves: the kernel's speed with operands in L2 (unpacked weights included),
-plus the time in which all threads read the activations, which are in memory, before they are converted. A bar above it
-is met by 95% of it.
+plus the time in which all threads read the activations from memory and write them converted, at the speed of the
+reader. A bar above it is met by 95% of it.
 """
 import argparse
 import json
@@ -22,6 +22,8 @@ BARS = {"bf16": (.95, .95, .92), "f32": (.94, .94, .89), "int8": (.94, .94, .90)
 PEER_BARS = {"bf16": 1.0, "int8": .99}
 LIGHT, HEAVY = (.72, .70, .65), (.67, .65, .63)  # without and with a minimum or two scales a block
 BLOCK_BARS = {"q8_0": LIGHT, "q4_0": LIGHT, "q4_1": HEAVY, "q4_k": HEAVY, "q5_k": HEAVY, "q6_k": HEAVY, "int4": HEAVY}
+# Bytes read and written to convert an activation: f32 to bf16, to int8, to int8 in blocks of 32 with 20 bytes of scales and sums.
+CONVERTED, BLOCK_CONVERTED = {"f32": 0, "bf16": 4 + 2, "int8": 4 + 1}, 4 + 1 + 20 / 32
 BEGIN, END = "<!-- kernels: begin -->\n", "<!-- kernels: end -->\n"
 
 
@@ -66,8 +68,8 @@ def limit_of(b, weights, threads, m, n, k, d):
     if cached is None:
         return None
     product = 2 * m * n * k / (d["peak_gflops"] * 1e9 * cached)
-    read = 0 if weights == "f32" else 4 * m * k / (d["machine_read_gb_s"] * 1e9)
-    return cached * product / (product + read)
+    convert = m * k * CONVERTED.get(weights, BLOCK_CONVERTED) / (d["machine_read_gb_s"] * 1e9)
+    return cached * product / (product + convert)
 
 
 def many_rows(b, threads):
