@@ -149,7 +149,7 @@ class GemmBench {
     for (int64_t copy = 0; copy < copies_; ++copy) {
       if (prepare != nullptr) {
         Stage rows{.label = "prepare", .kernel = prepare, .m_kind = GridM::kRows, .m_chunk = kStripRows};
-        program_->Add(rows, PrepareArgs{.x = x_.data(), .out = a_.data()});
+        program_->Add(rows, PrepareArgs{.x = x(), .out = a_.data()});
       }
       Stage stage = product_.stage;
       stage.label = "gemm";
@@ -194,13 +194,13 @@ class GemmBench {
     const int64_t m = shape_.m, x_stride = desc_.k * 4;
     XJIT_RETURN_IF_ERROR(bench_.CheckMemory(fmt::format("{} rows", m),
                                             m * (x_stride + 3 * desc_.ldc_bytes) + ActivationBytes(desc_, m)));
-    x_.resize(static_cast<size_t>(m * desc_.k));
-    for (float& value : x_) value = normal(random_);
+    XJIT_ASSIGN_OR_RETURN(x_, HugeBuffer::Allocate(m * x_stride));  // a program's activations lie in one, too
+    for (float& value : std::span(x(), static_cast<size_t>(m * desc_.k))) value = normal(random_);
     // 64: the kernel may read a row up to there.
     XJIT_ASSIGN_OR_RETURN(a_, HugeBuffer::Allocate(ActivationBytes(desc_, m) + 64));
     prepare_ = {
         .cols = desc_.k, .out = desc_.a, .ldx_bytes = x_stride, .ldo_bytes = desc_.lda_bytes, .strips = desc_.strips};
-    PrepareRef(prepare_, {.x = x_.data(), .out = a_.data()}, 0, m);
+    PrepareRef(prepare_, {.x = x(), .out = a_.data()}, 0, m);
     XJIT_ASSIGN_OR_RETURN(c_, HugeBuffer::Allocate(m * desc_.ldc_bytes));
     if (desc_.epilogue.residual) {
       XJIT_ASSIGN_OR_RETURN(residual_, HugeBuffer::Allocate(m * desc_.ldc_bytes));
@@ -214,8 +214,9 @@ class GemmBench {
 
   // Row m as the kernel sees it, near enough to bound errors by.
   std::span<const float> ActivationRow(int64_t m) const {
-    return std::span(x_).subspan(static_cast<size_t>(m * desc_.k), static_cast<size_t>(desc_.k));
+    return {x() + m * desc_.k, static_cast<size_t>(desc_.k)};
   }
+  float* x() const { return reinterpret_cast<float*>(x_.data()); }
 
   OpBench& bench_;
   const GemmShape& shape_;
@@ -225,11 +226,11 @@ class GemmBench {
   GemmStage product_;
   Isa row_isa_ = Isa::kAvx2;
   int64_t copies_ = 1;
-  HugeBuffer weights_, a_, c_, residual_, sums_;
+  HugeBuffer weights_, x_, a_, c_, residual_, sums_;
   PrepareDesc prepare_;
   StepView view_;
   std::optional<Program> program_;
-  std::vector<float> x_, bias_;
+  std::vector<float> bias_;
 };
 
 // The nearest that a peer has: bf16 for everything that meets bf16 or f16, u8 by s8 without scales for what meets int8.
