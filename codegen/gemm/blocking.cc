@@ -195,9 +195,10 @@ Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, in
   const int64_t k = desc.k / parts;
   b.tile_m = plan.tile_rows;
   b.tile_n = plan.tile_vectors;
-  b.block_m = plan.m_block > 0 ? std::min(plan.m_block, rows) : rows;
+  const bool near = !few && rows <= plan.near_rows;
+  b.block_m = plan.m_block > 0 && !near ? std::min(plan.m_block, rows) : rows;
   // Without scratch few rows stream the whole depth through registers.
-  b.block_k = few && plan.scratch_bytes == 0 ? k : std::min(k, plan.k_block);
+  b.block_k = few && plan.scratch_bytes == 0 ? k : std::min(k, near ? plan.near_k_block : plan.k_block);
   b.unpack_once = Unpacks(desc);
   b.loop_order = few ? "n,k" : "n,k,m";
   PanelGrid grid = GridOf(desc, plan.n_block, rows, parts);

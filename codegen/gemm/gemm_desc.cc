@@ -122,6 +122,7 @@ GemmPlan WithTuning(const GemmDesc& desc, const TargetInfo& target, GemmPlan pla
 
 std::string ToString(const GemmPlan& plan) {
   std::string s = fmt::format("tile_rows {}, k_block {}", plan.tile_rows, plan.k_block);
+  if (plan.near_rows > 0) s += fmt::format(" ({} for up to {} rows)", plan.near_k_block, plan.near_rows);
   if (plan.m_block > 0) s += fmt::format(", m_block {}", plan.m_block);
   if (plan.n_block > 0) s += fmt::format(", n_block {}", plan.n_block);
   if (plan.vbmi) s += ", vbmi";

@@ -3,6 +3,8 @@
 //
 // Where k is blocked (plan.k_block < k), plan.m_block rows go over one k block, which then stays in cache, before the
 // next; meanwhile their f32 sums are in scratch, behind the panel. Storing and loading a sum changes no bit of it.
+// A call of at most plan.near_rows rows unpacks a k block of plan.near_k_block just before its rows go over it.
+#include <bit>
 #include <cstddef>
 
 #include "codegen/gemm/gemm_arguments.h"
@@ -33,9 +35,11 @@ class ManyRows {
       e_.Prologue(kFrame + VnniUnpacker(weights_, true, e_, regs).frame_bytes());
     }
     EmitArguments(desc_, PanelBytes(desc_.w, desc_.k), w_, bias_, t_, done, e_);
+    ChooseBlocks();
     e_.L(panel);
-    XJIT_RETURN_IF_ERROR(UnpackPanel());
-    XJIT_RETURN_IF_ERROR(AllRows());
+    StartPrefetch();
+    XJIT_RETURN_IF_ERROR(Panel());
+    e_.add(w_, static_cast<int>(PanelBytes(desc_.w, desc_.k)));
     e_.add(slot(kC0), VnniEpilogue(desc_, e_).panel_bytes());
     e_.add(slot(kResidual0), VnniEpilogue(desc_, e_).panel_bytes());
     e_.add(bias_, 128);
@@ -51,34 +55,83 @@ class ManyRows {
   // ...M: of the block's first row.
   enum Slot {
     kPrefetchEnd = kArgumentSlots,
-    kRowsLeft,  // from the block's first row on
+    // What the number of rows decides: blocks of 32 k that are walked and that are unpacked at a time, rows that go
+    // over them.
+    kDepth,
+    kUnpackDepth,
+    kRowsTogether,
+    kRowsLeft,  // from the row block's first on
     kBlockRows,
     kAM,
     kCM,
     kResidualM,
-    kBlockBegin,  // the k block: its blocks of 32 k
+    kBlockBegin,  // of the k block
     kBlockEnd,
-    kQBegin,  // 32 kBlockBegin
-    kSBegin,  // where it is in scratch
+    kQBegin,  // in a row of A
+    kSBegin,  // in scratch
+    kUnpackedBegin,
+    kUnpackedEnd,
+    kPacked,  // what is unpacked next
+    kHeader,  // with far_header(): the one met last, and how many steps are left of it
+    kHeaderLeft,
     kSlots
   };
   static constexpr int kFrame = AlignUp(8 * kSlots, 64);  // where the unpacker's begins
   Xbyak::Address slot(int s) { return e_.qword[e_.rsp + 8 * s]; }
   int64_t blocks() const { return desc_.k / 32; }
-  bool k_blocked() const { return plan_.k_block < desc_.k; }
+  // Sums wait in scratch for the k blocks after theirs.
+  bool k_blocked() const { return plan_.k_block < desc_.k || plan_.near_rows > 0; }
+  void Copy(int to, int from) {
+    e_.mov(t_, slot(from));
+    e_.mov(slot(to), t_);
+  }
 
-  absl::Status UnpackPanel() {
+  void ChooseBlocks() {
+    const auto choose = [&](int64_t depth, int64_t unpacked, int64_t rows) {
+      e_.mov(slot(kDepth), static_cast<int>(depth / 32));
+      e_.mov(slot(kUnpackDepth), static_cast<int>(unpacked / 32));
+      rows > 0 ? e_.mov(slot(kRowsTogether), static_cast<int>(rows)) : Copy(kRowsTogether, kRows);
+    };
+    Xbyak::Label chosen;
+    choose(plan_.k_block, desc_.k, plan_.m_block);
+    if (plan_.near_rows > 0) {
+      e_.cmp(slot(kRows), static_cast<int>(plan_.near_rows));
+      e_.jg(chosen);
+      choose(plan_.near_k_block, plan_.near_k_block, 0);
+    }
+    e_.L(chosen);
+  }
+
+  // to = the end of `depth` blocks behind `begin`.
+  void EndOf(const Xbyak::Reg64& to, Slot begin, Slot depth) {
+    e_.mov(to, slot(begin));
+    e_.add(to, slot(depth));
+    e_.mov((*u_).cvt32(), static_cast<uint32_t>(blocks()));
+    e_.cmp(to, u_);
+    e_.cmovg(to, u_);
+  }
+
+  // The blocks from the k block's first on, to scratch.
+  absl::Status Unpack() {
     Regs regs(32);
     VnniUnpacker unpack(weights_, true, e_, regs);
     const auto temp = regs.Vecs("temp");
     XJIT_RETURN_IF_ERROR(regs.status());
     Xbyak::Label loop;
     unpack.Setup(kFrame);
+    // Not in use while weights are unpacked.
+    const Xbyak::Reg64 w = c_, header = q_, left = a_;
+    Copy(kUnpackedBegin, kBlockBegin);
+    EndOf(block_, kBlockBegin, kUnpackDepth);
+    e_.mov(slot(kUnpackedEnd), block_);
+    e_.sub(block_, slot(kBlockBegin));
+    if (weights_.super_blocks()) e_.shr(block_, std::countr_zero(static_cast<unsigned>(weights_.parts)));
+    e_.mov(w, slot(kPacked));
     e_.mov(s_, slot(kScratch));
-    e_.mov((*block_).cvt32(), static_cast<uint32_t>(desc_.k / 32 / weights_.parts));
-    // Not in use while a panel is unpacked.
-    const Xbyak::Reg64 header = q_, left = a_;
-    if (weights_.far_header()) e_.xor_(left.cvt32(), left.cvt32());
+    if (weights_.far_header()) {
+      e_.mov(header, slot(kHeader));
+      e_.mov(left, slot(kHeaderLeft));
+    }
     const auto store = [&](const RegExp& to) {
       for (int half = 0; half < (weights_.halves() ? 2 : 1); ++half) {
         e_.vmovaps(e_.ptr[to + kVnniScaleAt + 128 * half], unpack.scale(half));
@@ -92,84 +145,87 @@ class ManyRows {
       for (int group = 0; group < 2; ++group) {
         if (group > 0) e_.sub(s_, block_bytes);
         unpack.SuperGroup(
-            w_, left, 1, temp.Z(), [](int) {},
+            w, left, 1, temp.Z(), [](int) {},
             [&] {
               store(RegExp(s_) + 64 * group);
               e_.add(s_, unpacked_bytes_);
             });
       }
     } else {
-      if (weights_.far_header()) unpack.FarHeader(w_, header, left, 1);
+      if (weights_.far_header()) unpack.FarHeader(w, header, left, 1);
       for (int group = 0; group < 2; ++group) {
-        unpack.Part(RegExp(weights_.far_header() ? header : *w_), RegExp(w_), group, temp.Z());
+        unpack.Part(RegExp(weights_.far_header() ? header : w), RegExp(w), group, temp.Z());
         store(RegExp(s_) + 64 * group);
       }
-      e_.add(w_, weights_.step_bytes);
+      e_.add(w, weights_.step_bytes);
       e_.add(s_, block_bytes);
     }
-    e_.dec((*block_).cvt32());
+    e_.dec(block_);
     e_.jnz(loop, e_.T_NEAR);
+    e_.mov(slot(kPacked), w);
+    if (weights_.far_header()) {
+      e_.mov(slot(kHeader), header);
+      e_.mov(slot(kHeaderLeft), left);
+    }
     return absl::OkStatus();
   }
 
-  absl::Status AllRows() {
-    StartPrefetch();
-    if (k_blocked()) return RowBlocks();
-    e_.mov(rows_left_, slot(kRows));
-    e_.mov(a_, slot(kA0));
-    e_.mov(c_, slot(kC0));
-    e_.mov(residual_, slot(kResidual0));
-    return Tiles();
-  }
+  // kRowsTogether rows over all k blocks, then the next rows.
+  absl::Status Panel() {
+    Xbyak::Label row_block, k_block, unpacked;
+    Copy(kRowsLeft, kRows);
+    Copy(kAM, kA0);
+    Copy(kCM, kC0);
+    Copy(kResidualM, kResidual0);
+    e_.mov(slot(kPacked), w_);
+    e_.mov(slot(kUnpackedEnd), 0);
+    if (weights_.far_header()) e_.mov(slot(kHeaderLeft), 0);
 
-  absl::Status RowBlocks() {
-    Xbyak::Label row_block, k_block, last;
-    const auto copy = [&](int to, int from) {
-      e_.mov(t_, slot(from));
-      e_.mov(slot(to), t_);
-    };
-    copy(kRowsLeft, kRows);
-    copy(kAM, kA0);
-    copy(kCM, kC0);
-    copy(kResidualM, kResidual0);
     e_.L(row_block);
     e_.mov(t_, slot(kRowsLeft));
-    e_.mov((*u_).cvt32(), static_cast<uint32_t>(plan_.m_block));
+    e_.mov(u_, slot(kRowsTogether));
     e_.cmp(t_, u_);
     e_.cmovg(t_, u_);
     e_.mov(slot(kBlockRows), t_);
     e_.mov(slot(kBlockBegin), 0);
-    e_.mov(slot(kQBegin), 0);
-    copy(kSBegin, kScratch);
-    const auto k_blocks = static_cast<int>(plan_.k_block / 32);
-    e_.mov(slot(kBlockEnd), k_blocks);
 
     e_.L(k_block);
+    EndOf(t_, kBlockBegin, kDepth);
+    e_.mov(slot(kBlockEnd), t_);
+    e_.mov(t_, slot(kBlockBegin));
+    e_.cmp(t_, slot(kUnpackedEnd));
+    e_.jl(unpacked, e_.T_NEAR);
+    XJIT_RETURN_IF_ERROR(Unpack());
+    e_.L(unpacked);
+    e_.imul(t_, slot(kBlockBegin), 32);
+    e_.mov(slot(kQBegin), t_);
+    e_.mov(t_, slot(kBlockBegin));
+    e_.sub(t_, slot(kUnpackedBegin));
+    e_.imul(t_, t_, unpacked_bytes_);
+    e_.add(t_, slot(kScratch));
+    e_.mov(slot(kSBegin), t_);
     e_.mov(rows_left_, slot(kBlockRows));
     e_.mov(a_, slot(kAM));
     e_.mov(c_, slot(kCM));
     e_.mov(residual_, slot(kResidualM));
-    e_.mov(partial_, slot(kScratch));
-    e_.add(partial_, static_cast<int>(blocks() * unpacked_bytes_));
+    if (k_blocked()) {
+      e_.mov(partial_, slot(kScratch));
+      e_.add(partial_, static_cast<int>(blocks() * unpacked_bytes_));
+    }
     XJIT_RETURN_IF_ERROR(Tiles());
-    e_.mov(t_, slot(kBlockEnd));
+    Copy(kBlockBegin, kBlockEnd);
     e_.cmp(t_, static_cast<int>(blocks()));
-    e_.jge(last, e_.T_NEAR);
-    e_.mov(slot(kBlockBegin), t_);
-    e_.add(slot(kQBegin), static_cast<int>(plan_.k_block));
-    e_.add(slot(kSBegin), k_blocks * unpacked_bytes_);
-    e_.add(t_, k_blocks);
-    e_.mov((*u_).cvt32(), static_cast<uint32_t>(blocks()));
-    e_.cmp(t_, u_);
-    e_.cmovg(t_, u_);
-    e_.mov(slot(kBlockEnd), t_);
-    e_.jmp(k_block, e_.T_NEAR);
+    e_.jl(k_block, e_.T_NEAR);
 
-    e_.L(last);
-    e_.add(slot(kAM), static_cast<int>(plan_.m_block * desc_.lda_bytes));
-    e_.add(slot(kCM), static_cast<int>(plan_.m_block * desc_.ldc_bytes));
-    e_.add(slot(kResidualM), static_cast<int>(plan_.m_block * desc_.ldc_bytes));
-    e_.sub(slot(kRowsLeft), static_cast<int>(plan_.m_block));
+    const auto advance = [&](Slot to, int64_t row_bytes) {
+      e_.imul(t_, slot(kRowsTogether), static_cast<int>(row_bytes));
+      e_.add(slot(to), t_);
+    };
+    advance(kAM, desc_.lda_bytes);
+    advance(kCM, desc_.ldc_bytes);
+    advance(kResidualM, desc_.ldc_bytes);
+    e_.mov(t_, slot(kRowsTogether));
+    e_.sub(slot(kRowsLeft), t_);
     e_.jg(row_block, e_.T_NEAR);
     return absl::OkStatus();
   }
@@ -200,13 +256,14 @@ class ManyRows {
   void StartPrefetch() {
     if (!plan_.prefetch_next_panel) return;
     Xbyak::Label more;
-    e_.mov(prefetch_, w_);
+    const int panel_bytes = static_cast<int>(PanelBytes(desc_.w, desc_.k));
+    e_.lea(prefetch_, e_.ptr[RegExp(w_) + panel_bytes]);
     e_.mov((*prefetch_step_).cvt32(), plan_.prefetch_every);
     e_.cmp(slot(kPanels), 1);
     e_.jne(more);
     e_.xor_((*prefetch_step_).cvt32(), (*prefetch_step_).cvt32());
     e_.L(more);
-    e_.lea(s_, e_.ptr[RegExp(w_) + static_cast<int>(PanelBytes(desc_.w, desc_.k))]);
+    e_.lea(s_, e_.ptr[RegExp(prefetch_) + panel_bytes]);
     e_.mov(slot(kPrefetchEnd), s_);
   }
   // Once all of the next panel has been asked for, the same line is asked for again, which costs nothing but a load
@@ -257,14 +314,13 @@ class ManyRows {
   // Sums of zero, or what the k blocks before this one left.
   void BeginTile(const Regs::VecList& sums) {
     e_.mov(q_, a_);
+    e_.mov(s_, slot(kSBegin));
     if (!k_blocked()) {
-      e_.mov(s_, slot(kScratch));
       e_.xor_((*block_).cvt32(), (*block_).cvt32());
       for (size_t i = 0; i < sums.size(); ++i) e_.vpxord(sums.Z(i), sums.Z(i), sums.Z(i));
       return;
     }
     Xbyak::Label resume, begun;
-    e_.mov(s_, slot(kSBegin));
     e_.add(q_, slot(kQBegin));
     e_.mov(block_, slot(kBlockBegin));
     e_.test(block_, block_);

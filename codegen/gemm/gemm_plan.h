@@ -20,6 +20,9 @@ struct GemmPlan {
   int tile_vectors = 2;
   // Depth that one unpacked panel block covers (many rows), or one pass of the loop over k (few rows).
   int64_t k_block = 0;
+  // Many rows: calls of at most so many rows, whose activations stay in L2, take k blocks of this depth, which stay in
+  // L1. 0: k_block serves all.
+  int64_t near_rows = 0, near_k_block = 0;
   // Rows that share one unpacked k block when k is blocked; 0: all rows of the call.
   int64_t m_block = 0;
   // Many rows: panels that share one reading of A, since a register block's rows go over them all while they are in L1.

@@ -14,6 +14,8 @@ namespace {
 constexpr int64_t kMaxOffset = std::numeric_limits<int32_t>::max() / 2;
 // Rows that go over one block of k where k is blocked: whole tiles of 4 and of 6.
 constexpr int64_t kBlockRows = 120;
+// Rows whose sums are in scratch, 64 KiB, while k blocks of L1 are unpacked.
+constexpr int64_t kMostNearRows = 512;
 
 absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
   if (target.isa < Isa::kAvx512Vnni) {
@@ -86,19 +88,34 @@ int BodyBlocks(const GemmDesc& desc, const VnniWeights& weights, const TargetInf
   return body;
 }
 
+// Depth of at most `bytes` of unpacked blocks, in parts alike of whole steps.
+int64_t DepthOf(int64_t bytes, int64_t blocks, const VnniWeights& weights) {
+  const int64_t steps = CeilDiv(blocks, int64_t{weights.parts});
+  const int64_t most = std::max<int64_t>(1, bytes / VnniUnpackedBytes(weights) / weights.parts);
+  return 32 * weights.parts * CeilDiv(steps, CeilDiv(steps, most));
+}
+
 // The unpacked panel is read again for each tile of rows: six rows read it from L2 as fast as from L1 (512 rows, k =
 // 1536 and 8960 on Zen 5: blocks of 384 to 768 that stay in L1 gain at most a point, or lose three), but not from L3.
 // So k is blocked only where the panel would fill more than half of L2. The four rows of a tile with two int32 sums
 // read it half as often again: in blocks of five eighths of L1 (Zen 5, q6_k, k = 1536: 66.5% of the speed of vpdpbusd
 // alone against 64.5; 64 rows 63 against 61; a block of half that loses it again). Blocks of 120 rows use a block
 // twenty times or more, and their sums are 15 KiB.
-void BlockDepth(int64_t blocks, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
-  const int64_t bytes =
-      weights.halves() ? std::min(target.l1d_bytes / 8 * 5, target.l2_bytes / 2) : target.l2_bytes / 2;
-  const int64_t most = std::max<int64_t>(1, bytes / VnniUnpackedBytes(weights));
-  const int64_t parts = CeilDiv(blocks, most);
-  plan->k_block = 32 * (CeilDiv(blocks, parts));
-  plan->m_block = parts == 1 ? 0 : kBlockRows;
+//
+// Unpacking writes what it unpacks: to L1 it costs as much as the products of 2 rows, to L2 of 5. So calls whose
+// activations stay in L2 unpack a block of L1 at a time, and read their activations once for each (Zen 5, k = 1536,
+// q4_k with 16, 32, 64, 128 and 256 rows 51.5, 59.1, 64.7, 66.5, 68.9 to 57.6, 64.1, 67.0, 68.3, 69.2%; activations
+// that come from L3, 512 rows, k = 8960: 68.2 to 67.5).
+void BlockDepth(const GemmDesc& desc, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
+  const int64_t blocks = desc.k / 32;
+  const int64_t near_bytes = target.l1d_bytes / 8 * 5, far_bytes = target.l2_bytes / 2;
+  plan->k_block = DepthOf(weights.halves() ? std::min(near_bytes, far_bytes) : far_bytes, blocks, weights);
+  if (plan->k_block < desc.k) plan->m_block = kBlockRows;
+  const int64_t near_k_block = DepthOf(near_bytes, blocks, weights);
+  const int64_t near_rows = std::min(kMostNearRows, target.l2_bytes * 3 / 4 / Q8Layout{desc.k}.row_bytes());
+  if (near_k_block >= desc.k || near_rows == 0) return;
+  plan->near_k_block = near_k_block;
+  plan->near_rows = near_rows;
 }
 
 }  // namespace
@@ -124,13 +141,13 @@ absl::StatusOr<GemmPlan> PlanGemmVnni(const GemmDesc& desc, const TargetInfo& ta
   // of 10), with minima 72.5 and halves 72.0 of 72.7% (8 of 11). Activations broadcast by each dot product instead of
   // once for both groups cost 3 to 8 points, and so 5 x 2 for halves, which leaves no register for them; 7 x 2 costs 2.
   plan.tile_rows = weights.halves() ? 4 : 6;
-  BlockDepth(blocks, weights, target, &plan);
+  BlockDepth(desc, weights, target, &plan);
   plan.prefetch_next_panel = true;
   plan.prefetch_every = 64;
   // Rows of a tile that do not stay in L1 from one panel to the next (Zen 5, k = 8960: a point more; k = 1536, where
   // they do: half a point less). Two panels side by side, so that rows come from L3 half as often, gain nothing.
   plan.prefetch_a = plan.tile_rows * Q8Layout{desc.k}.row_bytes() > target.l1d_bytes / 2;
-  plan.scratch_bytes = blocks * VnniUnpackedBytes(weights) + plan.m_block * 128;
+  plan.scratch_bytes = blocks * VnniUnpackedBytes(weights) + std::max(plan.m_block, plan.near_rows) * 128;
   plan.cost = cycles_a_row;
   return plan;
 }

@@ -82,6 +82,10 @@ void VnniTile::Dots(int begin, int end, int half) {
       e_.add(p_.prefetch, p_.prefetch_step);
     }
     if (prefetch_a_ && g < rows_) e_.prefetcht0(e_.ptr[p_.q + (RowOffset(g) + kPrefetchA)]);
+    if (weights_.halves() && g < rows_) {
+      e_.prefetcht0(e_.ptr[Activation(rows_ + g, act_.scale())]);
+      e_.prefetcht0(e_.ptr[Activation(rows_ + g, act_.neg_half_sum(), 8)]);
+    }
     for (int row = 0; row < rows_; ++row) {
       const RegExp a = p_.q + (RowOffset(row) + 4 * g);
       const Zmm x = broadcast_.Z(next++ % broadcast_.size());
