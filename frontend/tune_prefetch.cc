@@ -26,14 +26,14 @@ constexpr PrefetchTuning kCandidates[] = {
     {.hint = PrefetchHint::kT1, .distance = 8192, .every = 384},
     {.hint = PrefetchHint::kT0, .distance = 2048, .every = 64},
     {.hint = PrefetchHint::kT0, .distance = 4096, .every = 64},
-    {.hint = PrefetchHint::kT0, .distance = 8192, .every = 64},
+    {.hint = PrefetchHint::kT0, .distance = kPrefetchT0Ahead, .every = 64},
     {.hint = PrefetchHint::kT1, .distance = 4096, .every = 64},
     {.hint = PrefetchHint::kT1, .distance = 8192, .every = 64},
 };
 // A measurement reads so much: 0.2 ms and more, and by the time it comes round again it has left a core's cache.
 constexpr int64_t kReadBytes = int64_t{12} << 20;
 constexpr int64_t kLeastBytes = int64_t{32} << 20;
-constexpr int kRounds = 3;
+constexpr int kRounds = 5;
 constexpr double kLeastGain = 0.03;
 constexpr int kSeveralRows = 4;
 

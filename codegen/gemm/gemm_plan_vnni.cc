@@ -43,7 +43,7 @@ int Multiplications(const VnniWeights& w) {
 }
 
 // Measured with the weights in memory, alternated with an ascending reader, 1 and 2 threads (8192 x 3072, share of the
-// reader's speed). Cores with 48 KiB of L1 data: EPYC, Zen 5: every line into L1, 8 KiB ahead, is best for all
+// reader's speed). Cores with 48 KiB of L1 data: EPYC, Zen 5: every line into L1 is best for all
 // encodings and 1 to 8 rows (one row 94-103%, without 43-90%; 2 threads 100%). With 32 KiB: EPYC, Zen 4: there dense
 // prefetch costs one row 5-30%, and the streamer alone suffices but for the long superblocks of K-quants, where one
 // line in six gains up to 17 points; from two rows on every line into L2 is best.
@@ -52,6 +52,7 @@ void ChoosePrefetch(const GemmDesc& desc, const VnniWeights& weights, const Targ
   plan->prefetch_every = 64;
   if (target.l1d_bytes >= 48 << 10) {
     plan->prefetch = PrefetchHint::kT0;
+    plan->prefetch_distance = kPrefetchT0Ahead;
   } else if (desc.rows > 1) {
     plan->prefetch = PrefetchHint::kT1;
   } else if (weights.parts > 1) {
