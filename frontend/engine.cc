@@ -148,7 +148,7 @@ absl::Status Engine::InitJit() {
   huge.huge = options_.hugepages;
   huge.lock = options_.mlock;
   XJIT_ASSIGN_OR_RETURN(weights_, WeightStore::Pack(*names_, *fused_, *pool_, huge));
-  XJIT_RETURN_IF_ERROR(Prefix(TunePrefetch(*fused_, *weights_, *pool_, &target_), "prefetch"));
+  TunePrefetch(*fused_, *weights_, *pool_, &target_);
   KernelLibraryOptions library;
   library.verify = options_.verify_kernels;
   kernels_ = std::make_unique<KernelLibrary>(target_, library);
