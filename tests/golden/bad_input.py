@@ -191,6 +191,17 @@ def gguf_cases(c, folder, rng):
     one("unknown tensor type", patched(data, t["type"], "<I", 250), "250")
     one("tensor past the end", patched(data, t["offset"], "<Q", 1 << 40), "blk.0.attn_q.weight")
     one("tensor offset that overflows", patched(data, t["offset"], "<Q", (1 << 64) - 32), "blk.0.attn_q.weight")
+    # The f16 scale in front of a block of q4_0: what is no number would else come out as logits.
+    q = layout.tensors["blk.0.ffn_gate.weight"]
+    (first,), (k,) = struct.unpack_from("<Q", data, q["offset"]), struct.unpack_from("<Q", data, q["dims"])
+    assert struct.unpack_from("<I", data, q["type"]) == (2,)
+    block_bytes = 18
+    at = -(-end // 32) * 32 + first + 2 * (k // 32) * block_bytes + block_bytes
+    for value, half in (("infinite", 0x7C00), ("no number", 0xFE00)):
+        nan = c.file("nan.gguf", patched(data, at, "<H", half))
+        says = "blk.0.ffn_gate.weight: row 2: the scale of block 1 is infinite or no number"
+        c.refused(f"gguf: a block's scale is {value}", c.logits(nan), 1, says)
+        c.refused(f"gguf: a block's scale is {value}, interpreted", c.logits(nan) + ["--backend", "interp"], 1, says)
     for key in layout.values:
         if key.endswith((".block_count", ".attention.head_count", ".embedding_length", ".feed_forward_length")):
             at = layout.values[key][1]
