@@ -133,6 +133,7 @@ absl::StatusOr<IsaChoice> ChooseIsa(std::optional<std::string_view> name, std::s
 }
 
 absl::StatusOr<IsaChoice> ChooseIsa(std::optional<std::string_view> flag) {
+  const bool asked = flag && *flag != "auto";
   const char* env = flag ? nullptr : std::getenv("XJIT_ISA");
   std::string given;
   if (flag) {
@@ -141,7 +142,9 @@ absl::StatusOr<IsaChoice> ChooseIsa(std::optional<std::string_view> flag) {
     flag = env;
     given = fmt::format("XJIT_ISA={}", env);
   }
-  XJIT_ASSIGN_OR_RETURN(IsaChoice choice, ChooseIsa(flag, given, HostFeatures()));
+  auto chosen = ChooseIsa(flag, given, HostFeatures());
+  if (!chosen.ok()) return asked ? AsUsage(chosen.status()) : chosen.status();
+  IsaChoice choice = *std::move(chosen);
   XJIT_RETURN_IF_ERROR(Prefix(PrepareIsa(choice.isa), given));
   return choice;
 }

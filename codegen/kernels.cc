@@ -176,21 +176,17 @@ absl::StatusOr<Kernel> KernelLibrary::Build(const Desc& desc, std::string_view r
   if (!plan.ok()) return Prefix(plan.status(), name);
   Emitter emitter;
   if (absl::Status status = row->emit(desc, *plan, emitter); !status.ok()) return Prefix(status, name);
-  if (!options_.verify) {
-    XJIT_ASSIGN_OR_RETURN(Kernel kernel, emitter.Finish(name, arena_, plan->scratch_bytes));
-    SetFacts(*plan, &kernel);
-    return kernel;
-  }
+  CodeArena trial;  // of what is verified: the library's own arena stays open for more code
+  XJIT_ASSIGN_OR_RETURN(Kernel kernel, emitter.Finish(name, options_.verify ? trial : arena_, plan->scratch_bytes));
+  SetFacts(*plan, &kernel);
+  if (!options_.verify) return kernel;
 
   XJIT_RETURN_IF_ERROR(Prefix(PrepareIsa(row->isa), fmt::format("{}: cannot be verified", name)));
   ConfigureTiles();
-  CodeArena trial;  // the library's own arena stays open for more code
-  XJIT_ASSIGN_OR_RETURN(Kernel kernel, emitter.Finish(name, trial, plan->scratch_bytes));
   XJIT_RETURN_IF_ERROR(trial.Seal());
   XJIT_RETURN_IF_ERROR(VerifyKernel(desc, kernel));
   XJIT_ASSIGN_OR_RETURN(kernel.code, arena_.Add({kernel.code, kernel.code_bytes}));
   kernel.fn = reinterpret_cast<KernelFn>(reinterpret_cast<uintptr_t>(kernel.code));
-  SetFacts(*plan, &kernel);
   return kernel;
 }
 

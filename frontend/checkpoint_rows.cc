@@ -47,6 +47,7 @@ absl::Status CheckpointRows::Row(int64_t layer, const Weight& w, int64_t n, std:
   }
   const auto at = known->rows.At(n);
   const WeightNames::Source& source = source_of(at);
+  XJIT_RETURN_IF_ERROR(Prefix(source.CheckRow(at.expert, at.row), names_.checkpoint().path()));
   const int64_t begin = at.columns.begin, end = at.columns.end < 0 ? source.stored.columns : at.columns.end;
   if (at.columns.Count(end) != w.type.cols()) {
     return InvalidArgument("weights: '@{}' takes {} columns of {}", w.name, at.columns.Count(end),

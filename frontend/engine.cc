@@ -76,7 +76,7 @@ absl::Status Engine::Init(std::shared_ptr<const Checkpoint> checkpoint, const En
   if (options_.max_sequences < 1) return InvalidArgument("a step needs room for at least one sequence");
   const auto kv = ParseDType(options_.kv_dtype);
   if (kv != DType::kBF16 && kv != DType::kF32) {
-    return Unimplemented("--kv-dtype {}: the KV cache is kept in bf16 or f32", options_.kv_dtype);
+    return Unimplemented("kv_dtype {}: the KV cache is kept in bf16 or f32 (--kv-dtype)", options_.kv_dtype);
   }
   kv_dtype_ = *kv;
   XJIT_ASSIGN_OR_RETURN(const IsaChoice choice, ChooseIsa(options_.isa));
@@ -105,7 +105,7 @@ absl::Status Engine::Init(std::shared_ptr<const Checkpoint> checkpoint, const En
 
 absl::Status Engine::ChooseContext() {
   constexpr int64_t kMost = int64_t{1} << 30;
-  if (options_.context > kMost) return InvalidArgument("--ctx {}: more than {} tokens", options_.context, kMost);
+  if (options_.context > kMost) return UsageError("--ctx {}: more than {} tokens", options_.context, kMost);
   if (options_.context > spec().max_positions) {
     if (!threads_.warning.empty()) threads_.warning += "; ";
     threads_.warning += fmt::format("a context of {} is more than the {} that the model was trained for",
@@ -148,7 +148,7 @@ absl::Status Engine::InitJit() {
   huge.huge = options_.hugepages;
   huge.lock = options_.mlock;
   XJIT_ASSIGN_OR_RETURN(weights_, WeightStore::Pack(*names_, *fused_, *pool_, huge));
-  XJIT_RETURN_IF_ERROR(Prefix(TunePrefetch(*fused_, *weights_, *pool_, &target_), "prefetch"));
+  TunePrefetch(*fused_, *weights_, *pool_, &target_);
   KernelLibraryOptions library;
   library.verify = options_.verify_kernels;
   kernels_ = std::make_unique<KernelLibrary>(target_, library);
@@ -385,7 +385,7 @@ int64_t Engine::weight_bytes_per_step() const {
 
 absl::StatusOr<std::string> Engine::IrText(std::string_view stage, int64_t rows) {
   if (stage == "graph") return PrintModule(*graph_);
-  if (fused_ == nullptr) return InvalidArgument("--stage {} needs --backend jit", stage);
+  if (fused_ == nullptr) return UsageError("--stage {} needs --backend jit", stage);
   if (stage == "fused") return PrintModule(*fused_);
   if (stage == "planned") {
     PassContext passes;
@@ -413,7 +413,7 @@ absl::StatusOr<std::string> Engine::Explain(int64_t rows) {
 }
 
 absl::StatusOr<std::string> Engine::KernelAsm(std::string_view kernel, int64_t rows) {
-  if (fused_ == nullptr) return InvalidArgument("--stage asm needs --backend jit");
+  if (fused_ == nullptr) return UsageError("--stage asm needs --backend jit");
   XJIT_RETURN_IF_ERROR(ProgramFor(rows, 1).status());
   std::string known;
   for (const Kernel* k : kernels_->kernels()) {

@@ -159,7 +159,7 @@ absl::StatusOr<TargetInfo> ReadMachine(std::string_view name_or_path) {
   }
   auto file = MappedFile::Open(std::string(name_or_path));
   if (!file.ok()) {
-    return InvalidArgument(
+    return UsageError(
         "--machine {}: no machine of that name and no readable file (known: {}; xjit machine > FILE writes one)",
         name_or_path, known);
   }
@@ -186,12 +186,12 @@ std::string MachineText(const TargetInfo& target) {
 
 absl::StatusOr<TargetInfo> FirstSockets(const TargetInfo& target, int sockets) {
   if (sockets < 1 || sockets > target.sockets) {
-    return InvalidArgument("--sockets {}: {} has {}", sockets, target.name, target.sockets);
+    return UsageError("--sockets {}: {} has {}", sockets, target.name, target.sockets);
   }
   if (sockets == target.sockets) return target;
   if (target.nodes() % target.sockets != 0) {
-    return InvalidArgument("--sockets {}: the {} NUMA nodes of {} are not spread evenly over {} sockets", sockets,
-                           target.nodes(), target.name, target.sockets);
+    return UsageError("--sockets {}: the {} NUMA nodes of {} are not spread evenly over {} sockets", sockets,
+                      target.nodes(), target.name, target.sockets);
   }
   TargetInfo part = target;
   part.sockets = sockets;

@@ -15,7 +15,7 @@ absl::StatusOr<ModelWeights> WeightsOf(const Checkpoint& checkpoint, const Model
                                        const std::string& quantize) {
   if (!quantize.empty()) {
     auto weights = ConfigWeights(checkpoint.spec(), family, checkpoint.quant(), quantize);
-    if (!weights.ok()) return InvalidArgument("--{}", Message(weights.status()));
+    if (!weights.ok()) return UsageError("--{}", Message(weights.status()));
     return weights;
   }
   if (!checkpoint.tensors().empty()) return WeightNames(checkpoint, family).Encodings();
@@ -25,7 +25,7 @@ absl::StatusOr<ModelWeights> WeightsOf(const Checkpoint& checkpoint, const Model
 // A rank's program is compiled for its part of the node's cores.
 absl::Status ChooseThreads(PassContext* context) {
   if (context->tp < 1 || context->rank < 0 || context->rank >= context->tp) {
-    return InvalidArgument("--rank {}: ranks are 0 to {}", context->rank, context->tp - 1);
+    return UsageError("--rank {}: ranks are 0 to {}", context->rank, context->tp - 1);
   }
   TargetInfo& target = context->target;
   if (target.nodes() <= 1 && context->tp == 1) return absl::OkStatus();
@@ -118,8 +118,8 @@ class RankPlanner {
     // Every step is costed on its own: a million of them would take minutes and gigabytes.
     constexpr int64_t kMostSteps = 4096;
     if (rows > 0 && options_.prompt / rows > kMostSteps) {
-      return InvalidArgument("--chunk {}: a prompt of {} tokens is more than {} steps of it", options_.chunk,
-                             options_.prompt, kMostSteps);
+      return UsageError("--chunk {}: a prompt of {} tokens is more than {} steps of it", options_.chunk,
+                        options_.prompt, kMostSteps);
     }
     XJIT_ASSIGN_OR_RETURN(const auto module, PlanStep(rows, 1, options_.depth + rows));
     XJIT_ASSIGN_OR_RETURN(const int64_t weight_bytes, WeightBytes(*module));
@@ -171,7 +171,7 @@ absl::StatusOr<DType> ParseKvDtype(std::string_view name, const Checkpoint& chec
   if (name == "int8") return DType::kI8;
   if (name == "fp8") return DType::kF8E4M3;
   if (name == "bf16" || name == "f32" || name == "q4_0") return *ParseDType(name);
-  return InvalidArgument("--kv-dtype {}: unknown (known: bf16, f32, int8, fp8, q4_0)", name);
+  return UsageError("--kv-dtype {}: unknown (known: bf16, f32, int8, fp8, q4_0)", name);
 }
 
 std::string ExplainKernels(const PassContext& context) {

@@ -7,6 +7,7 @@
 
 #include "frontend/printable.h"
 #include "ir/support/align.h"
+#include "ir/support/ref/dequant.h"
 #include "ir/support/status.h"
 
 namespace xjit {
@@ -410,6 +411,21 @@ absl::Status CheckScales(const StoredWeight& stored) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckBlocks(const StoredWeight& stored, const StoredMatrix& matrix, int64_t row) {
+  if (matrix.layout != StoredMatrix::Layout::kRows || !IsQuantized(matrix.type)) return absl::OkStatus();
+  const int64_t row_bytes = RowBytes(matrix.type, matrix.k);
+  const std::byte* at = matrix.values + row * row_bytes;
+  const int64_t block = BlockWithBadScale(matrix.type, at, matrix.k);
+  if (block < 0) return absl::OkStatus();
+  for (const TensorView* view : stored.tensors) {
+    const std::byte* begin = view->data.data();
+    if (at < begin || at >= begin + view->data.size()) continue;
+    return InvalidArgument("{}: row {}: the scale of block {} is infinite or no number", Printable(view->name),
+                           (at - begin) / row_bytes, block);
+  }
+  return Internal("a row of blocks lies in no tensor");
 }
 
 std::vector<int64_t> StoredWeight::shape() const {

@@ -51,9 +51,13 @@ struct StoredOptions {
 absl::StatusOr<StoredWeight> FindStoredWeight(const Checkpoint& checkpoint, std::string_view name,
                                               const StoredOptions& options);
 
-// That all scales of int8, FP8 and int4 are numbers: reads them, which FindStoredWeight() does not. InvalidArgument names
-// the tensor and the element.
+// That all scales of int8, FP8 and int4 are numbers: reads them, which FindStoredWeight() does not. InvalidArgument
+// names the tensor and the element.
 absl::Status CheckScales(const StoredWeight& stored);
+// The same of the f16 scales within a row's blocks (GGUF), of one of the matrices; of other encodings nothing is read.
+// Apart from CheckScales, since it reads the row: best where that is read anyway. InvalidArgument names the tensor, the
+// row in it and the block.
+absl::Status CheckBlocks(const StoredWeight& stored, const StoredMatrix& matrix, int64_t row);
 
 // "[3, 4]".
 std::string ShapeText(std::span<const int64_t> shape);

@@ -1,18 +1,12 @@
 #include "frontend/tune_prefetch.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 
-#include "codegen/cpu.h"
 #include "codegen/gemm/gemm_plan.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/kernels.h"
+#include "frontend/prefetch_file.h"
 #include "ir/support/clock.h"
 #include "ir/support/median.h"
 #include "ir/verifier.h"
@@ -34,11 +28,12 @@ constexpr PrefetchTuning kCandidates[] = {
 constexpr int64_t kReadBytes = int64_t{12} << 20;
 constexpr int64_t kLeastBytes = int64_t{32} << 20;
 constexpr int kRounds = 5;
+// What is found is kept for good. Of two that differ by less, the wrong one costs next to nothing.
 constexpr double kLeastGain = 0.03;
-constexpr int kSeveralRows = 4;
 
 // Depths of a loop's body, for activations in blocks of 32: how far a load moves from one pass to the next decides
-// whether the processor's prefetchers follow.
+// whether the processor's prefetchers follow. The least and the most that a body has (gemm_plan_vnni.cc: 1 to 8
+// blocks), and two blocks, what one row of the encodings of four bits has where nobody measured.
 constexpr int kDepths[] = {32, 64, 256};
 
 using Tuning = std::optional<PrefetchTuning>;  // nullopt: what the planner chooses
@@ -140,70 +135,6 @@ absl::StatusOr<std::optional<size_t>> Fastest(const std::vector<Tuning>& candida
   return best;
 }
 
-// One line a measurement: processor, ISA and threads, tab, type, rows, hint (-1: the planner's), distance, every,
-// depth.
-class Known {
- public:
-  explicit Known(const TargetInfo& target) {
-    const char* cache = std::getenv("XDG_CACHE_HOME");
-    const char* home = std::getenv("HOME");
-    if (cache != nullptr && std::filesystem::path(cache).is_absolute()) {
-      path_ = std::filesystem::path(cache) / "xjit" / "prefetch.txt";
-    } else if (home != nullptr && *home != '\0') {
-      path_ = std::filesystem::path(home) / ".cache" / "xjit" / "prefetch.txt";
-    }
-    std::string cpu = CpuName();
-    std::replace(cpu.begin(), cpu.end(), '\t', ' ');
-    key_ = fmt::format("{}, {}, {} threads", cpu, Name(target.isa), target.threads);
-    // Reading a pipe or a device would not end.
-    std::error_code error;
-    if (!path_.empty() && std::filesystem::exists(path_, error) && !std::filesystem::is_regular_file(path_, error)) {
-      path_.clear();
-    }
-    std::ifstream in(path_);
-    for (std::string line; std::getline(in, line);) {
-      ends_line_ = !in.eof();
-      const size_t tab = line.find('\t');
-      if (tab == std::string::npos || line.substr(0, tab) != key_) continue;
-      std::istringstream fields(line.substr(tab + 1));
-      std::string type;
-      int rows = 0, hint = 0, distance = 0, every = 0, depth = 0;
-      if (!(fields >> type >> rows >> hint >> distance >> every >> depth)) continue;
-      const auto w = ParseDType(type);
-      // Nobody's edits may become an endless loop of prefetches or a wild address.
-      if (!w || hint < -1 || hint > 2 || distance < 0 || distance > 65536 || every < 64 * (hint > 0) || every > 65536 ||
-          depth < 0 || depth > 256)
-        continue;
-      lines_[{*w, rows == 1}] = {*w, rows == 1, static_cast<PrefetchHint>(std::max(hint, 0)), distance, every, depth};
-      if (hint < 0) lines_[{*w, rows == 1}].reset();
-    }
-  }
-  // Whether it was measured, and what was found.
-  bool Find(DType w, bool one_row, Tuning* found) const {
-    const auto it = lines_.find({w, one_row});
-    if (it == lines_.end()) return false;
-    *found = it->second;
-    return true;
-  }
-  // A line is appended in one write; a folder that cannot be written loses nothing but time.
-  void Keep(DType w, bool one_row, const Tuning& found) {
-    if (path_.empty()) return;
-    std::error_code error;
-    std::filesystem::create_directories(path_.parent_path(), error);
-    std::ofstream out(path_, std::ios::app);
-    out << fmt::format("{}{}\t{} {} {} {} {} {}\n", ends_line_ ? "" : "\n", key_, Name(w), one_row ? 1 : kSeveralRows,
-                       found ? static_cast<int>(found->hint) : -1, found ? found->distance : 0,
-                       found ? found->every : 0, found ? found->k_block : 0);
-    ends_line_ = true;
-  }
-
- private:
-  std::filesystem::path path_;
-  std::string key_;
-  bool ends_line_ = true;  // the file's last line, as found
-  std::map<std::pair<DType, bool>, Tuning> lines_;
-};
-
 }  // namespace
 
 absl::StatusOr<std::optional<PrefetchTuning>> MeasurePrefetch(const std::vector<PackedMatrix>& matrices,
@@ -221,10 +152,11 @@ absl::StatusOr<std::optional<PrefetchTuning>> MeasurePrefetch(const std::vector<
   if (first.a != DType::kQ8Act) return best;
   PrefetchTuning other = best.value_or(PrefetchTuning{.w = first.w.type, .one_row = first.rows == 1});
   if (!best) {
-    XJIT_ASSIGN_OR_RETURN(const GemmPlan plan, PlanGemmVnni(first, target));
-    other.hint = plan.prefetch;
-    other.distance = plan.prefetch_distance;
-    other.every = plan.prefetch_every;
+    const auto plan = PlanGemmVnni(first, target);
+    if (!plan.ok()) return best;  // another kernel's product
+    other.hint = plan->prefetch;
+    other.distance = plan->prefetch_distance;
+    other.every = plan->prefetch_every;
   }
   candidates = {best};
   for (const int depth : kDepths) {
@@ -235,11 +167,12 @@ absl::StatusOr<std::optional<PrefetchTuning>> MeasurePrefetch(const std::vector<
   return candidates[depth.value_or(0)];
 }
 
-absl::Status TunePrefetch(const Module& fused, const WeightStore& weights, WorkerPool& pool, TargetInfo* target) {
+void TunePrefetch(const Module& fused, const WeightStore& weights, WorkerPool& pool, TargetInfo* target) {
   std::map<DType, std::vector<PackedMatrix>> types;
   std::map<DType, int64_t> bytes;
-  XJIT_RETURN_IF_ERROR(ForEachWeight(fused, [&](int64_t layer, const Weight& w) -> absl::Status {
-    if (w.type.dims.size() != 2) return absl::OkStatus();
+  ForEachWeight(fused, [&](int64_t layer, const Weight& w) -> absl::Status {
+    const auto packed = weights.Matrix(layer, w);
+    if (w.type.dims.size() != 2 || !packed.ok()) return absl::OkStatus();
     PackedMatrix m;
     m.desc.n = PackedColumns(w);
     m.desc.k = w.type.cols();
@@ -247,27 +180,28 @@ absl::Status TunePrefetch(const Module& fused, const WeightStore& weights, Worke
     m.desc.a = ActivationFor(m.desc.w, *target, false);
     m.desc.lda_bytes = RowStrideBytes(m.desc.a, m.desc.k);
     m.desc.ldc_bytes = RowStrideBytes(DType::kF32, m.desc.n);
-    XJIT_ASSIGN_OR_RETURN(m.packed, weights.Matrix(layer, w));
+    m.packed = *packed;
     bytes[w.type.elem] += Bytes(m);
     types[w.type.elem].push_back(m);
     return absl::OkStatus();
-  }));
-  Known known(*target);
+  }).IgnoreError();  // what it finds wrong with a module, lowering says
+  PrefetchFile file(*target);
   std::vector<PrefetchTuning> tunings;
   for (auto& [type, matrices] : types) {
     if (bytes[type] < kLeastBytes) continue;
     for (const int rows : {1, kSeveralRows}) {
       Tuning found;
-      if (!known.Find(type, rows == 1, &found)) {
+      if (!file.Find(type, rows == 1, &found)) {
         for (PackedMatrix& m : matrices) m.desc.rows = rows;
-        XJIT_ASSIGN_OR_RETURN(found, MeasurePrefetch(matrices, pool, *target));
-        known.Keep(type, rows == 1, found);
+        const auto measured = MeasurePrefetch(matrices, pool, *target);
+        if (!measured.ok()) continue;  // no memory to measure in: the planner's choice, this time
+        found = *measured;
+        file.Keep({.w = type, .one_row = rows == 1, .found = found});
       }
       if (found) tunings.push_back(*found);
     }
   }
   target->prefetch = std::move(tunings);
-  return absl::OkStatus();
 }
 
 }  // namespace xjit

@@ -19,14 +19,16 @@ struct PackedMatrix {
   const std::byte* packed = nullptr;
 };
 // What streams these matrices, all of one type and number of rows, fastest: reads them with each of a few candidates in
-// turns, on all threads of the pool, some 20 ms. Nullopt: no candidate gains 3% on what the planner chooses.
+// turns, on all threads of the pool, some 20 ms. Nullopt: no candidate gains 3% on what the planner chooses. An error:
+// there is no memory to measure in.
 absl::StatusOr<std::optional<PrefetchTuning>> MeasurePrefetch(const std::vector<PackedMatrix>& matrices,
                                                               WorkerPool& pool, const TargetInfo& target);
 
-// Fills target->prefetch for the types of the fused module's packed matrices, for one row and for several. A type
-// of less than 32 MB is left to the planner. Only matrices are measured: experts take
-// what was found for matrices of their type. What was found is kept in the user's cache folder (prefetch.txt) for this
-// processor and number of threads. No result of a product depends on it.
-absl::Status TunePrefetch(const Module& fused, const WeightStore& weights, WorkerPool& pool, TargetInfo* target);
+// Fills target->prefetch for the types of the fused module's packed matrices, for one row and for several. A type of
+// less than 32 MB is left to the planner. Only matrices are measured: experts take what was found for matrices of their
+// type. What was found is kept in the user's cache folder (prefetch_file.h) for this processor and number of threads.
+// No result of a product depends on it, and no model fails to load for it: what cannot be measured is left to the
+// planner.
+void TunePrefetch(const Module& fused, const WeightStore& weights, WorkerPool& pool, TargetInfo* target);
 
 }  // namespace xjit

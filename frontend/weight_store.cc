@@ -50,6 +50,19 @@ absl::Status CheckPackable(int64_t layer, const Weight& w) {
   return absl::OkStatus();
 }
 
+// CheckBlocks() of rows that are packed next, which it leaves in cache.
+absl::Status CheckRows(std::span<const WeightNames::Source> sources, std::span<const StoredRow> rows) {
+  for (const auto& [matrix, row] : rows) {
+    if (matrix == nullptr) continue;
+    for (const WeightNames::Source& source : sources) {
+      const StoredMatrix* first = source.stored.matrices.data();
+      if (matrix < first || matrix >= first + source.stored.matrices.size()) continue;
+      XJIT_RETURN_IF_ERROR(CheckBlocks(source.stored, *matrix, row));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Pack(const WeightNames& names, const Module& fused,
@@ -125,18 +138,23 @@ absl::Status WeightStore::Pack(const WeightNames& names, const Entry& entry, Wor
   std::mutex mutex;
   absl::Status status;
   std::byte* out = memory_.data() + entry.offset;
+  const auto pack = [&](int64_t begin, int64_t end) -> absl::Status {
+    const auto own = std::span(rows).subspan(static_cast<size_t>(begin * kPanelColumns),
+                                             static_cast<size_t>((end - begin) * kPanelColumns));
+    XJIT_RETURN_IF_ERROR(Prefix(CheckRows(sources, own), names.checkpoint().path()));
+    const auto in_order = order == nullptr ? std::span<const int32_t>() : *order;
+    return place(PackMatrix(encoding, w.type.cols(), rows, in_order, begin, end, out));
+  };
   pool.Run([&](int) {
     for (int64_t p = next.fetch_add(chunk); p < panels; p = next.fetch_add(chunk)) {
-      const absl::Status packed =
-          PackMatrix(encoding, w.type.cols(), rows, order == nullptr ? std::span<const int32_t>() : *order, p,
-                     std::min(panels, p + chunk), out);
+      const absl::Status packed = pack(p, std::min(panels, p + chunk));
       if (packed.ok()) continue;
       const std::lock_guard lock(mutex);
       status.Update(packed);
       return;
     }
   });
-  if (!status.ok()) return place(status);
+  XJIT_RETURN_IF_ERROR(status);
   for (const auto& source : sources) {
     for (const TensorView* tensor : source.stored.tensors) names.checkpoint().Discard(*tensor);
   }

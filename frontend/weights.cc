@@ -70,6 +70,13 @@ void WeightNames::Source::Row(int64_t expert, int64_t row, int64_t begin, int64_
   for (int64_t i = 0; i < end - begin; ++i) out[i] += add;
 }
 
+absl::Status WeightNames::Source::CheckRow(int64_t expert, int64_t row) const {
+  if (keys.empty()) return CheckBlocks(stored, stored.matrices[static_cast<size_t>(expert)], order.Row(row));
+  const int64_t head_rows = key_rows + stored.matrices[0].n, head = row / head_rows, own = row % head_rows;
+  if (own < key_rows) return absl::OkStatus();
+  return CheckBlocks(stored, stored.matrices[static_cast<size_t>(head)], own - key_rows);
+}
+
 std::vector<int64_t> WeightNames::Demand::shape() const {
   if (rank == 1) return {rows};
   if (rank == 2) return {rows, columns};
@@ -224,7 +231,12 @@ absl::StatusOr<std::vector<WeightNames::Source>> WeightNames::Sources(int64_t la
       return InvalidArgument("{}: {} is {}, too small for {}", checkpoint_.path(), Printable(stored.tensors[0]->name),
                              ShapeText(stored.shape()), ShapeText(demand.shape()));
     }
-    if (const absl::Status scales = CheckScales(stored); !scales.ok()) return Prefix(scales, checkpoint_.path());
+    XJIT_RETURN_IF_ERROR(Prefix(CheckScales(stored), checkpoint_.path()));
+    for (const StoredMatrix& keys : source->keys) {
+      for (int64_t row = 0; row < keys.n; ++row) {
+        XJIT_RETURN_IF_ERROR(Prefix(CheckBlocks(stored, keys, row), checkpoint_.path()));
+      }
+    }
     sources.push_back(*std::move(source));
   }
   return sources;

@@ -55,6 +55,8 @@ class WeightNames {
     int64_t key_rows = 0;  // of a head, in front of those of its values
     // Elements [begin, end) of a row, in the symbol's own numbering.
     void Row(int64_t expert, int64_t row, int64_t begin, int64_t end, float* out) const;
+    // CheckBlocks() of what Row() reads, but for `keys`, which Sources() has checked.
+    absl::Status CheckRow(int64_t expert, int64_t row) const;
   };
   // The sources of all refs of a weight (WeightRows::refs), none of which reaches past its tensors.
   absl::StatusOr<std::vector<Source>> Sources(int64_t layer, const Weight& weight, const WeightRows& rows) const;

@@ -69,6 +69,18 @@ absl::Status CheckAttrs(const Op& op, const OpInfo& info) {
   return absl::OkStatus();
 }
 
+// Depth is cut into whole blocks; which cuts kernels do is codegen's to say (codegen/gemm/split.h).
+absl::Status CheckDepthParts(const Op& op, const OpInfo& info) {
+  if (!op.Has("parts")) return absl::OkStatus();
+  if (op.code != OpCode::kGemm) return InvalidArgument("{}: attribute 'parts' belongs to gemm", info.name);
+  const Type& w = op.weight(1)->type;
+  const int64_t parts = op.Int("parts"), block = Info(w.elem).block_elems;
+  if (parts < 1) return InvalidArgument("{}: attribute 'parts' is {}, not positive", info.name, parts);
+  if (w.cols() % parts == 0 && w.cols() / parts % block == 0) return absl::OkStatus();
+  if (block == 1) return InvalidArgument("{}: a depth of {} cannot be cut into {} parts", info.name, w.cols(), parts);
+  return InvalidArgument("{}: {} parts of a depth of {} are no whole blocks of {}", info.name, parts, w.cols(), block);
+}
+
 }  // namespace
 
 std::string_view KindName(OperandKind kind) {
@@ -134,9 +146,9 @@ const std::vector<AttrSpec>& PlanAttrs() {
       // The order in which the weight's bytes lie, and a page of the KV cache (plan_layout).
       {"layout", std::nullopt, Attr(std::string())},
       {"kv_layout", std::nullopt, Attr(std::string())},
-      // How a matrix product is cut up (codegen/gemm/blocking.h): kernel; register or tile grid; rows, columns, depth
-      // of a cache block; threads over rows and columns; columns a thread takes at a time; parts of the depth, added up
-      // in order (none: one, codegen/gemm/split.h); order of loops.
+      // How a matrix product is cut up (plan_blocking, codegen/gemm/blocking.h): kernel; register or tile grid; rows,
+      // columns, depth of a cache block; threads over rows and columns; columns a thread takes at a time; parts of the
+      // depth, added up in order (none: one, codegen/gemm/split.h); order of loops.
       {"kernel", std::nullopt, Attr(std::string())},
       {"tile", std::nullopt, Attr(std::vector<int64_t>{})},
       {"block", std::nullopt, Attr(std::vector<int64_t>{})},
@@ -182,7 +194,7 @@ absl::Status CheckOp(const Op& op, const Module* module, std::vector<Type>* type
   XJIT_RETURN_IF_ERROR(CheckAttrs(op, info));
   if (info.infer != nullptr) XJIT_RETURN_IF_ERROR(info.infer(op, module, types));
   if (info.verify != nullptr) XJIT_RETURN_IF_ERROR(info.verify(op, module));
-  return absl::OkStatus();
+  return CheckDepthParts(op, info);
 }
 
 absl::Status AtOp(const Op& op, const absl::Status& status) {

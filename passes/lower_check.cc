@@ -107,9 +107,8 @@ absl::Status CheckOrder(const Op& op) {
                                     : fmt::format("@{} with columns in the order of @{}", w->name, order));
 }
 
-// Depth in parts; the number of rows is the program's (lower.cc).
+// Depth of a gemm (the verifier lets no other op have it) in parts; the number of rows is the program's (lower.cc).
 absl::Status CheckDepthParts(const Op& op) {
-  if (op.code != OpCode::kGemm) return NoKernel(op, "a depth in parts");
   const Weight& w = *op.weight(1);
   GemmDesc desc{.n = PackedColumns(w), .k = w.type.cols(), .a = op.operand(0)->type.elem, .w = w.type.encoding()};
   desc.rows = 1;
@@ -120,7 +119,7 @@ absl::Status CheckDepthParts(const Op& op) {
 absl::Status CheckShapes(const Op& op) {
   XJIT_RETURN_IF_ERROR(CheckOrder(op));
   if (op.code == OpCode::kGroupedGemm) XJIT_RETURN_IF_ERROR(CheckGroupedGemm(op));
-  if (op.Has("parts")) XJIT_RETURN_IF_ERROR(CheckDepthParts(op));
+  if (op.code == OpCode::kGemm && op.Has("parts")) XJIT_RETURN_IF_ERROR(CheckDepthParts(op));
   if ((op.code == OpCode::kGemm || op.code == OpCode::kGroupedGemm) && op.Has("layout") &&
       op.Str("layout") != kPanelLayout)
     return NoKernel(op, fmt::format("layout '{}'", op.Str("layout")));

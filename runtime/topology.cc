@@ -128,11 +128,11 @@ absl::StatusOr<ThreadChoice> ChooseThreads(std::optional<int> flag, const CpuTop
   choice.reason = usable.reason;
   const int threads = flag.value_or(usable.threads);
   if (threads < 1)
-    return InvalidArgument("--threads {}: at least 1 is needed (leave it out for {})", threads, usable.threads);
+    return UsageError("--threads {}: at least 1 is needed (leave it out for {})", threads, usable.threads);
   const int most = std::min(kMaxThreads, kMaxThreadsPerPu * topology.pus());
   if (threads > most) {
-    return InvalidArgument("--threads {}: more than {}, {} for each of {} processing units", threads, most,
-                           kMaxThreadsPerPu, topology.pus());
+    return UsageError("--threads {}: more than {}, {} for each of {} processing units", threads, most, kMaxThreadsPerPu,
+                      topology.pus());
   }
   if (threads > usable.threads) {
     choice.warning = fmt::format("{} threads are more than the {} usable ({}): expect them to slow each other down",

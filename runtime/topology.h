@@ -44,8 +44,10 @@ struct ThreadChoice {
 // processing unit. More than usable is allowed with a warning, beyond the processing units unpinned. Threads are pinned
 // when they take every core; fewer are not, since two processes that both pinned to the first cores would share these
 // and leave the others idle.
-inline constexpr int kMaxThreads = 4096;     // what the pool's barrier is made for
-inline constexpr int kMaxThreadsPerPu = 32;  // at each barrier all of them wait for all: with thousands no step ends
+inline constexpr int kMaxThreads = 4096;  // what the pool's barrier is made for
+// At each barrier all wait for all, so that each unit must have run all of its threads: 32 time slices of Linux (some
+// 3 ms, base_slice_ns) are 0.1 s, and a step has hundreds of barriers. With thousands of threads no step ends.
+inline constexpr int kMaxThreadsPerPu = 32;
 absl::StatusOr<ThreadChoice> ChooseThreads(std::optional<int> flag, const CpuTopology& topology,
                                            std::optional<double> quota_cpus);
 // On this machine.

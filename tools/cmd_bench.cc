@@ -295,7 +295,7 @@ class Bench {
   }
 
   absl::Status Breakdown() {
-    if (engine_.backend() != Backend::kJit) return InvalidArgument("--breakdown needs --backend jit");
+    if (engine_.backend() != Backend::kJit) return UsageError("--breakdown needs --backend jit");
     XJIT_ASSIGN_OR_RETURN(const std::vector<int> seqs, NewSequences(1));
     XJIT_RETURN_IF_ERROR(Feed(seqs, flags_.depth + flags_.prompt.front()));
     XJIT_RETURN_IF_ERROR(Decode(seqs, 2));

@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<OpBench>> OpBench::Create(const BenchOpFlags& fla
 }
 
 absl::StatusOr<int64_t> OpBench::Copies(int64_t bytes, bool from_memory, int64_t most) const {
-  if (flags_.copies > most) return InvalidArgument("--copies {}: at most {}", flags_.copies, most);
+  if (flags_.copies > most) return UsageError("--copies {}: at most {}", flags_.copies, most);
   int64_t copies = flags_.copies;
   if (copies == 0) copies = from_memory ? std::min(most, 4 * target().l3_bytes / bytes + 1) : 1;
   XJIT_ASSIGN_OR_RETURN(const int64_t available, MemoryAvailable());
@@ -238,7 +238,7 @@ Command AddBenchOp(CLI::App& app) {
   flags->Register(gemm_app);
   gemm_app->add_option("--vs", flags->vs, "measure another library in turns: onednn (where xjit was built with it)");
   gemm_app->add_flag("--prepared", flags->prepared,
-                     "activations are converted beforehand: the product alone is measured");
+                     "many rows: activations are converted beforehand, the product alone is measured");
   Example(gemm_app, "xjit bench-op gemm --m 1 --n 8960 --k 1536 --weights q4_k --threads 2");
   CLI::App* moe_app = sub->add_subcommand("moe", "a mixture of experts: routing, gate and up, down");
   moe->Register(moe_app);
@@ -267,8 +267,8 @@ Command AddBenchOp(CLI::App& app) {
             if (attention_app->parsed()) return BenchAttention(*flags, *attention);
             if (rows_app->parsed()) return BenchPrepare(*flags, *rows);
             const std::vector<std::string> words = sub->remaining();
-            if (words.empty()) return InvalidArgument("bench-op: which operation? There are {}", kOperations);
-            return InvalidArgument("bench-op: no operation {}; there are {}", words.front(), kOperations);
+            if (words.empty()) return UsageError("bench-op: which operation? There are {}", kOperations);
+            return UsageError("bench-op: no operation {}; there are {}", words.front(), kOperations);
           }};
 }
 

@@ -231,7 +231,7 @@ class AttentionBench {
 
   // Up to so many new tokens a step is bound by reading KV.
   static constexpr int64_t kFewTokens = 8;
-  // A copy of the cache is a layer of it, and KvCache has at most so many.
+  // A copy of the cache is a layer of it, and KvCache::Create takes at most so many.
   static constexpr int64_t kMostLayers = 4096;
   struct alignas(64) Counter {
     std::atomic<int64_t> value{0};

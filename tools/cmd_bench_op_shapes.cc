@@ -42,15 +42,15 @@ using Sizes = std::initializer_list<std::pair<std::string_view, int64_t>>;
 
 // --weights of an operation, and flags of sizes that are made of whole blocks of it.
 absl::StatusOr<Encoding> CheckedWeights(std::string_view weights, Sizes depths) {
-  if (weights.empty()) return InvalidArgument("--weights is missing; known are {}", WeightNames());
+  if (weights.empty()) return UsageError("--weights is missing; known are {}", WeightNames());
   const auto w = WeightNamed(weights);
   if (!w.has_value() || !HasPanels(*w)) {
-    return InvalidArgument("--weights {} is not known; known are {}", weights, WeightNames());
+    return UsageError("--weights {} is not known; known are {}", weights, WeightNames());
   }
   const int block = w->type == DType::kI4 ? w->scales.cols : Info(w->type).block_elems;
   for (const auto& [flag, depth] : depths) {
     if (depth % block == 0) continue;
-    return InvalidArgument("{} {} is no multiple of {}, the block of {}", flag, depth, block, weights);
+    return UsageError("{} {} is no multiple of {}, the block of {}", flag, depth, block, weights);
   }
   return *w;
 }
@@ -72,10 +72,10 @@ void GemmShape::Register(CLI::App* app) {
 
 absl::StatusOr<GemmDesc> GemmShape::Desc(const TargetInfo& target) const {
   for (const auto& [flag, value] : {std::pair{"--m", m}, std::pair{"--n", n}, std::pair{"--k", k}}) {
-    if (value < 1) return InvalidArgument("{} is missing", flag);
+    if (value < 1) return UsageError("{} is missing", flag);
   }
   if (epilogue.silu_mul && n % 2 != 0) {
-    return InvalidArgument("--n {} is odd: with --silu-mul it counts gate and up, as many of each", n);
+    return UsageError("--n {} is odd: with --silu-mul it counts gate and up, as many of each", n);
   }
   XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights(weights, {{"--k", k}}));
   GemmDesc desc;
@@ -84,7 +84,7 @@ absl::StatusOr<GemmDesc> GemmShape::Desc(const TargetInfo& target) const {
   desc.a = ActivationFor(w, target, m > kMaxFewRows);
   if (!activations.empty()) {
     const auto a = ParseDType(activations);
-    if (!a.has_value()) return InvalidArgument("--activations {} is not known", activations);
+    if (!a.has_value()) return UsageError("--activations {} is not known", activations);
     desc.a = *a;
   }
   desc.w = w;
@@ -115,9 +115,9 @@ void MoeShape::Register(CLI::App* app) {
 absl::StatusOr<MoeDesc> MoeShape::Desc(const TargetInfo& target) const {
   const Sizes depths = {{"--hidden", hidden}, {"--intermediate", intermediate}};
   for (const auto& [flag, value] : depths) {
-    if (value < 1) return InvalidArgument("{} is missing", flag);
+    if (value < 1) return UsageError("{} is missing", flag);
   }
-  if (top_k > experts) return InvalidArgument("--top-k {} is more than --experts {}", top_k, experts);
+  if (top_k > experts) return UsageError("--top-k {} is more than --experts {}", top_k, experts);
   XJIT_ASSIGN_OR_RETURN(const Encoding w, CheckedWeights(weights, depths));
   MoeDesc desc{.experts = experts,
                .rows = tokens,
@@ -152,10 +152,10 @@ void AttentionShape::Register(CLI::App* app) {
 absl::StatusOr<AttentionDesc> AttentionShape::Desc(Isa isa) const {
   for (const auto& [flag, value] :
        {std::pair{"--heads", heads}, std::pair{"--kv-heads", kv_heads}, std::pair{"--head-dim", head_dim}}) {
-    if (value < 1) return InvalidArgument("{} is missing", flag);
+    if (value < 1) return UsageError("{} is missing", flag);
   }
   if (heads % kv_heads != 0) {
-    return InvalidArgument("--heads {} is no multiple of --kv-heads {}", heads, kv_heads);
+    return UsageError("--heads {} is no multiple of --kv-heads {}", heads, kv_heads);
   }
   AttentionDesc desc;
   desc.heads = heads;
@@ -199,10 +199,10 @@ void PrepareShape::Register(CLI::App* app) {
 }
 
 absl::StatusOr<PrepareDesc> PrepareShape::Desc() const {
-  if (cols < 1) return InvalidArgument("--cols is missing");
+  if (cols < 1) return UsageError("--cols is missing");
   const DType type = *ParseDType(out);
   if (type == DType::kQ8Act && cols % kQ8Block != 0) {
-    return InvalidArgument("--cols {} is no multiple of {}, the block of q8act", cols, kQ8Block);
+    return UsageError("--cols {} is no multiple of {}, the block of q8act", cols, kQ8Block);
   }
   PrepareDesc desc;
   desc.cols = cols;

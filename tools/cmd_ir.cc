@@ -20,7 +20,7 @@ absl::StatusOr<std::string> FromEngine(const IrFlags& flags, std::shared_ptr<con
   XJIT_ASSIGN_OR_RETURN(auto engine, flags.model.Load(std::move(checkpoint), 1));
   if (flags.stage != "asm") return engine->IrText(flags.stage, flags.rows);
   if (flags.kernel.empty())
-    return InvalidArgument("--stage asm needs --kernel NAME (xjit ir MODEL --stage kernels lists the names)");
+    return UsageError("--stage asm needs --kernel NAME (xjit ir MODEL --stage kernels lists the names)");
   return engine->KernelAsm(flags.kernel, flags.rows);
 }
 
@@ -29,18 +29,17 @@ absl::StatusOr<PassStage> ParseStage(std::string_view stage) {
   if (stage == "fused") return PassStage::kFused;
   if (stage == "sharded") return PassStage::kSharded;
   if (stage == "planned" || stage == "kernels") return PassStage::kPlanned;
-  return InvalidArgument("--stage {} needs a model with weights, on this machine", stage);
+  return UsageError("--stage {} needs a model with weights, on this machine", stage);
 }
 
 // A step has a token of each sequence at least, and their caches hold its tokens.
 absl::Status CheckStep(const IrFlags& flags) {
   if (flags.sequences > flags.rows) {
-    return InvalidArgument("--sequences {}: a step of --rows {} has tokens of at most as many", flags.sequences,
-                           flags.rows);
+    return UsageError("--sequences {}: a step of --rows {} has tokens of at most as many", flags.sequences, flags.rows);
   }
   const int64_t own = (flags.rows + flags.sequences - 1) / flags.sequences;
   if (flags.kv_length > 0 && flags.kv_length < own) {
-    return InvalidArgument("--kv-length {}: the step itself puts {} tokens into a cache", flags.kv_length, own);
+    return UsageError("--kv-length {}: the step itself puts {} tokens into a cache", flags.kv_length, own);
   }
   return absl::OkStatus();
 }
@@ -58,10 +57,10 @@ absl::StatusOr<std::string> FromConfig(const IrFlags& flags, const Checkpoint& c
   }
   if (flags.model.isa != "auto") {
     const auto isa = ParseIsa(flags.model.isa);
-    if (!isa.has_value()) return InvalidArgument("--isa {}: unknown (known: {})", flags.model.isa, IsaList(Isa::kAmx));
+    if (!isa.has_value()) return UsageError("--isa {}: unknown (known: {})", flags.model.isa, IsaList(Isa::kAmx));
     const Isa most = flags.machine.empty() ? RunnableIsa() : context.target.isa;
     if (*isa > most) {
-      return FailedPrecondition("--isa {}: {} has {}", flags.model.isa, context.target.name, IsaList(most));
+      return UsageError("--isa {}: {} has {}", flags.model.isa, context.target.name, IsaList(most));
     }
     context.target.isa = *isa;
     if (flags.machine.empty()) context.target.amx_fp16 = HostCpu(*isa).amx_fp16;

@@ -144,11 +144,11 @@ absl::Status Run(const KernelsFlags& f) {
   if (f.family.empty()) return PrintTable(f.json);
   const auto of_family = [&f](const auto& flag) { return flag.first == f.family; };
   if (std::none_of(f.of_shape.begin(), f.of_shape.end(), of_family)) {
-    return InvalidArgument("--family {}: shapes can be given of gemm, attention, prepare", f.family);
+    return UsageError("--family {}: shapes can be given of gemm, attention, prepare", f.family);
   }
   for (const auto& flag : f.of_shape) {
     if (flag.second->count() > 0 && !of_family(flag)) {
-      return InvalidArgument("{} is a flag of --family {}, not of {}", flag.second->get_name(), flag.first, f.family);
+      return UsageError("{} is a flag of --family {}, not of {}", flag.second->get_name(), flag.first, f.family);
     }
   }
   TargetInfo target;
@@ -158,7 +158,7 @@ absl::Status Run(const KernelsFlags& f) {
     target = HostCpu(choice.isa);
   } else {
     const auto isa = ParseIsa(f.isa);
-    if (!isa.has_value()) return InvalidArgument("--isa {}: not known; known are auto, {}", f.isa, IsaList(Isa::kAmx));
+    if (!isa.has_value()) return UsageError("--isa {}: not known; known are auto, {}", f.isa, IsaList(Isa::kAmx));
     target = HostCpu(*isa);
   }
   if (f.family == "gemm") {

@@ -193,13 +193,13 @@ absl::Status Run(RunFlags& f) {
     XJIT_ASSIGN_OR_RETURN(f.prompt, ReadFile(f.prompt_file));
   }
   if (f.app->count("--prompt") + f.app->count("--prompt-file") + f.app->count("--raw-ids") > 1) {
-    return InvalidArgument("--prompt, --prompt-file, --raw-ids: give one of them");
+    return UsageError("--prompt, --prompt-file, --raw-ids: give one of them");
   }
   const bool have_prompt = f.app->count("--prompt") > 0 || !f.prompt_file.empty() || raw.has_value();
   if (!have_prompt && !f.chat)
-    return InvalidArgument(
+    return UsageError(
         "--prompt: there is none (--prompt TEXT, --prompt-file F, --raw-ids 1,2,3, or --chat to converse)");
-  if (!have_prompt && f.json) return InvalidArgument("--json needs a prompt: a conversation has no one document");
+  if (!have_prompt && f.json) return UsageError("--json needs a prompt: a conversation has no one document");
   f.generate.max_tokens = f.max_tokens;
   f.generate.ignore_eos = f.ignore_eos;
 

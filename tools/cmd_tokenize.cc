@@ -15,14 +15,14 @@ struct TokenizeFlags {
 
 absl::Status Run(const TokenizeFlags& f) {
   const bool have_text = f.app->count("--text") > 0;
-  if (have_text != f.ids.empty()) return InvalidArgument("--text TEXT or --detokenize 1,2,3: give one of them");
+  if (have_text != f.ids.empty()) return UsageError("--text TEXT or --detokenize 1,2,3: give one of them");
   OpenOptions open;
   open.require_weights = false;
   XJIT_ASSIGN_OR_RETURN(auto checkpoint, OpenCheckpoint(f.model, open));
   XJIT_ASSIGN_OR_RETURN(auto tokenizer, LoadTokenizer(*checkpoint));
   if (have_text) {
     auto ids = tokenizer->Encode(f.text, !f.no_special, f.parse_special);
-    if (!ids.ok()) return ToStatus(ids.error(), "--text");
+    if (!ids.ok()) return AsUsage(ToStatus(ids.error(), "--text"));
     const std::string list = fmt::format("{}", fmt::join(*ids, ","));
     fmt::print("{}\n", f.json ? fmt::format("{{\"ids\":[{}]}}", list) : list);
     return absl::OkStatus();
@@ -30,7 +30,7 @@ absl::Status Run(const TokenizeFlags& f) {
   XJIT_ASSIGN_OR_RETURN(const auto ids, ParseIds(f.ids, "--detokenize"));
   for (int32_t id : ids) {
     if (id < 0 || id >= static_cast<int64_t>(tokenizer->vocab_size())) {
-      return InvalidArgument("--detokenize: token id {} is outside the vocabulary of {}", id, tokenizer->vocab_size());
+      return UsageError("--detokenize: token id {} is outside the vocabulary of {}", id, tokenizer->vocab_size());
     }
   }
   const std::vector<uint32_t> unsigned_ids(ids.begin(), ids.end());

@@ -60,6 +60,9 @@ absl::StatusOr<EngineOptions> ModelFlags::Options() const {
   if (app_->count("--threads") > 0) options.threads = threads;
   // An absent flag leaves the word to XJIT_ISA.
   if (app_->count("--isa") > 0) options.isa = isa;
+  if (!kv_dtype.empty() && kv_dtype != "bf16" && kv_dtype != "f32") {
+    return UsageError("--kv-dtype {}: the KV cache is kept in bf16 or f32", kv_dtype);
+  }
   options.kv_dtype = kv_dtype.empty() ? "bf16" : kv_dtype;
   options.context = context;
   options.backend = backend == "interp" ? Backend::kInterp : Backend::kJit;
@@ -138,11 +141,11 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, std::string
     int32_t id = 0;
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), id);
     if (error != std::errc() || end != item.data() + item.size()) {
-      return InvalidArgument("{}: '{}' is not a token id (write 1,2,3)", flag, item);
+      return UsageError("{}: '{}' is not a token id (write 1,2,3)", flag, item);
     }
     ids.push_back(id);
   }
-  if (ids.empty()) return InvalidArgument("{}: no token ids", flag);
+  if (ids.empty()) return UsageError("{}: no token ids", flag);
   return ids;
 }
 
@@ -159,12 +162,7 @@ int RunMain(CLI::App& app, const std::vector<Command>& commands, int argc, char*
     for (const Command& command : commands) {
       if (!command.app->parsed()) continue;
       const absl::Status status = command.run();
-      if (!status.ok()) {
-        // A message that begins with a flag or the command is about how that was called.
-        const auto text = Message(status);
-        const bool usage = text.starts_with("--") || text.starts_with(command.app->get_name() + ": ");
-        return Report(app, usage ? 2 : 1, text);
-      }
+      if (!status.ok()) return Report(app, IsUsage(status) ? 2 : 1, Message(status));
       if (std::fflush(stdout) != 0) return Report(app, 1, fmt::format("standard output: {}", std::strerror(errno)));
       return 0;
     }

@@ -13,7 +13,8 @@
 
 namespace xjit::tools {
 
-// A subcommand: parsed by CLI11, then run. A status that is not ok becomes one line on stderr and exit 1.
+// A subcommand: parsed by CLI11, then run. A status that is not ok becomes one line on stderr and exit 1, or 2 if it is
+// a usage error (ir/support/status.h).
 struct Command {
   CLI::App* app = nullptr;
   std::function<absl::Status()> run;
@@ -56,7 +57,7 @@ void Example(CLI::App* app, const std::string& text);
 
 // Reads a whole file; FailedPrecondition with its name where that fails.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
-// "1,2,3" as token ids.
+// "1,2,3" as token ids; else a usage error.
 absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, std::string_view flag);
 
 // One function a command, in tools/cmd_<name>.cc.

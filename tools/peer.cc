@@ -7,7 +7,7 @@
 namespace xjit::tools {
 
 absl::StatusOr<std::unique_ptr<PeerGemm>> PeerGemm::Load(std::string_view name, const XjitPeerGemm& gemm) {
-  if (name != "onednn") return InvalidArgument("--vs {}: not known; known is onednn", name);
+  if (name != "onednn") return UsageError("--vs {}: not known; known is onednn", name);
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string path = (program.parent_path() / "xjit_onednn.so").string();

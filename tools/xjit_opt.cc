@@ -48,7 +48,7 @@ absl::StatusOr<TargetInfo> Target(const OptFlags& flags) {
   TargetInfo target;
   target.threads = flags.threads;
   const auto isa = ParseIsa(flags.isa);
-  if (!isa.has_value()) return InvalidArgument("--isa {}: unknown (known: {})", flags.isa, IsaList(Isa::kAmx));
+  if (!isa.has_value()) return UsageError("--isa {}: unknown (known: {})", flags.isa, IsaList(Isa::kAmx));
   target.isa = *isa;
   return target;
 }
@@ -115,7 +115,7 @@ absl::StatusOr<PassContext> Context(const OptFlags& flags) {
   PassContext context;
   XJIT_ASSIGN_OR_RETURN(context.target, Target(flags));
   const auto kv = ParseDType(flags.kv_dtype);
-  if (kv != DType::kBF16 && kv != DType::kF32) return InvalidArgument("--kv-dtype {}: bf16 or f32", flags.kv_dtype);
+  if (kv != DType::kBF16 && kv != DType::kF32) return UsageError("--kv-dtype {}: bf16 or f32", flags.kv_dtype);
   context.kv_dtype = *kv;
   context.rows = flags.rows;
   context.logit_rows = flags.logit_rows;
@@ -123,15 +123,15 @@ absl::StatusOr<PassContext> Context(const OptFlags& flags) {
   context.kv_length = flags.kv_length;
   context.tp = flags.tp;
   context.rank = flags.rank;
-  if (flags.rank >= flags.tp) return InvalidArgument("--rank {}: --tp {} has no such rank", flags.rank, flags.tp);
+  if (flags.rank >= flags.tp) return UsageError("--rank {}: --tp {} has no such rank", flags.rank, flags.tp);
   return context;
 }
 
 absl::Status CheckPrintAfter(const OptFlags& flags, const std::vector<const PassInfo*>& passes) {
   for (const std::string& name : flags.print_after) {
-    XJIT_RETURN_IF_ERROR(Prefix(FindPass(name).status(), "--print-after"));
+    XJIT_RETURN_IF_ERROR(AsUsage(Prefix(FindPass(name).status(), "--print-after")));
     if (std::none_of(passes.begin(), passes.end(), [&name](const PassInfo* pass) { return pass->name == name; })) {
-      return InvalidArgument("--print-after {}: --passes does not run it", name);
+      return UsageError("--print-after {}: --passes does not run it", name);
     }
   }
   return absl::OkStatus();
@@ -144,8 +144,10 @@ absl::Status Run(const OptFlags& flags) {
     return absl::OkStatus();
   }
   if (flags.file.empty())
-    return InvalidArgument("--passes without a file (xjit-opt FILE.xir --passes=a,b,c; - is standard input)");
-  XJIT_ASSIGN_OR_RETURN(const auto passes, ParsePasses(flags.passes));
+    return UsageError("--passes without a file (xjit-opt FILE.xir --passes=a,b,c; - is standard input)");
+  const auto listed = ParsePasses(flags.passes);
+  if (!listed.ok()) return AsUsage(listed.status());
+  const std::vector<const PassInfo*>& passes = *listed;
   XJIT_RETURN_IF_ERROR(CheckPrintAfter(flags, passes));
   XJIT_ASSIGN_OR_RETURN(PassContext context, Context(flags));
   XJIT_ASSIGN_OR_RETURN(const auto module, Read(flags.file));

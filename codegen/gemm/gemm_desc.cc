@@ -68,36 +68,36 @@ absl::Status CheckPart(const GemmDesc& desc) {
 absl::Status CheckSizes(const GemmDesc& desc) {
   XJIT_RETURN_IF_ERROR(CheckPart(desc));
   if (desc.n <= 0 || desc.n % kPanelColumns != 0) {
-    return InvalidArgument("n = {} is not a positive multiple of {}", desc.n, kPanelColumns);
+    return InvalidArgument("gemm: n = {} is not a positive multiple of {}", desc.n, kPanelColumns);
   }
   const int block = IsQuantized(desc.w.type) ? PackedBlockElems(desc.w.type) : 1;
   if (desc.k <= 0 || desc.k % block != 0) {
-    return InvalidArgument("k = {} is not a positive multiple of {}, the block of {}", desc.k, block, ToString(desc.w));
+    return InvalidArgument("gemm: k = {} is not a positive multiple of {}, the block of {}", desc.k, block,
+                           ToString(desc.w));
   }
   if (desc.rows < 0 || desc.rows > kMaxFewRows) {
-    return InvalidArgument("rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
+    return InvalidArgument("gemm: rows = {} is not in 0..{}", desc.rows, kMaxFewRows);
   }
   const int64_t a_bytes = ActivationRowBytes(desc), c_bytes = (desc.epilogue.silu_mul ? desc.n / 2 : desc.n) * 4;
   // One row needs no stride, strips have their own.
   if (desc.rows != 1 && ((!desc.strips && desc.lda_bytes < a_bytes) || desc.ldc_bytes < c_bytes)) {
-    return InvalidArgument("rows of {} and {} bytes overlap: a row of a takes {}, of c {}", desc.lda_bytes,
+    return InvalidArgument("gemm: rows of {} and {} bytes overlap: a row of a takes {}, of c {}", desc.lda_bytes,
                            desc.ldc_bytes, a_bytes, c_bytes);
   }
   return absl::OkStatus();
 }
 
-int64_t ActivationRowBytes(const GemmDesc& desc) {
-  switch (desc.a) {
-    case DType::kQ8Act:
-      return Q8Layout{desc.whole_k()}.row_bytes();
-    case DType::kI8Act:
-      return I8Layout{desc.whole_k()}.row_bytes();
-    case DType::kF32:
-      return 4 * desc.k;
-    default:
-      return CeilDiv(desc.k, 2) * 4;
-  }
+int64_t ActivationValueBytes(DType a, int64_t k) {
+  if (a == DType::kQ8Act || a == DType::kI8Act) return k;
+  return a == DType::kF32 ? 4 * k : CeilDiv(k, 2) * 4;
 }
+
+int64_t ActivationRowBytes(DType a, int64_t k) {
+  if (a == DType::kQ8Act) return Q8Layout{k}.row_bytes();
+  return a == DType::kI8Act ? I8Layout{k}.row_bytes() : ActivationValueBytes(a, k);
+}
+
+int64_t ActivationRowBytes(const GemmDesc& desc) { return ActivationRowBytes(desc.a, desc.whole_k()); }
 
 int64_t ActivationBytes(const GemmDesc& desc, int64_t rows) {
   if (!desc.strips) return rows * desc.lda_bytes;

@@ -64,7 +64,11 @@ struct GemmArgs {
   int64_t k0 = 0;                   // of a part of kQ8Act: its first k; not read otherwise
 };
 
-// Bytes of a row of A that are read as values; bf16 in pairs.
+// Bytes of k values of a row of A side by side, bf16 and f16 in pairs; without what follows them in a record of kQ8Act
+// or kI8Act.
+int64_t ActivationValueBytes(DType a, int64_t k);
+// Bytes of a row of k: of kQ8Act and kI8Act the record's. Of a part the whole product's.
+int64_t ActivationRowBytes(DType a, int64_t k);
 int64_t ActivationRowBytes(const GemmDesc& desc);
 // Bytes of A with so many rows.
 int64_t ActivationBytes(const GemmDesc& desc, int64_t rows);

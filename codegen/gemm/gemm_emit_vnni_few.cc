@@ -97,18 +97,23 @@ class FewRows {
     unpack_.Setup(0);
   }
 
-  // A k block of a K-quant.
+  // A k block of a K-quant. Prefetches go on through it at their distance from one another; only the body of a loop
+  // over parts begins anew, since every pass of it is the same code.
   void SuperBlock() {
+    const int body = static_cast<int>(plan_.k_block / 32);
+    int prefetched = 0;
     for (int group = 0; group < 2; ++group) {
+      int touched = 0;  // a header, then a body's parts
       if (group > 0) {
         e_.sub(q_, weights_.parts * 32);
         e_.sub((*block_).cvt32(), weights_.parts);
       }
       const auto touch = [&](int bytes) {
-        int prefetched = 0;
+        if (touched++ == 1 && body < weights_.parts) prefetched = 0;
         Prefetch(&prefetched, bytes);
+        prefetched -= bytes;
       };
-      unpack_.SuperGroup(w_, part_, static_cast<int>(plan_.k_block / 32), dots_.Z(0), touch, [&] {
+      unpack_.SuperGroup(w_, part_, body, dots_.Z(0), touch, [&] {
         for (int row = 0; row < rows_; ++row) Row(group, row, 0);
         e_.add(q_, 32);
         e_.inc((*block_).cvt32());

@@ -70,7 +70,7 @@ std::vector<std::byte> RowOfA(const GemmDesc& desc, const std::byte* a, int64_t 
   }
   if (desc.a == DType::kI8Act) {
     const I8Layout layout{desc.k};
-    std::vector<std::byte> row(static_cast<size_t>(layout.row_bytes()));
+    std::vector<std::byte> row(static_cast<size_t>(ActivationRowBytes(desc)));
     if (!desc.strips) {
       std::memcpy(row.data(), a + m * desc.lda_bytes, static_cast<size_t>(layout.neg_sum_offset()) + 4);
       return row;
@@ -82,14 +82,12 @@ std::vector<std::byte> RowOfA(const GemmDesc& desc, const std::byte* a, int64_t 
     std::memcpy(row.data() + layout.neg_sum_offset(), tail + 4 * kStripRows, 4);
     return row;
   }
-  const int64_t bytes = desc.a == DType::kQ8Act ? Q8Layout{desc.whole_k()}.row_bytes()
-                        : desc.a == DType::kF32 ? 4 * desc.k
-                                                : 2 * desc.k;
-  std::vector<std::byte> row(static_cast<size_t>(bytes));
+  std::vector<std::byte> row(static_cast<size_t>(ActivationRowBytes(desc)));
   if (!desc.strips) {
     std::memcpy(row.data(), a + m * desc.lda_bytes, row.size());
   } else {
-    for (int64_t b = 0; b < bytes; ++b) row[static_cast<size_t>(b)] = a[HalfStrips(desc.k).offset(m, b)];
+    const StripLayout strips = HalfStrips(desc.k);
+    for (size_t b = 0; b < row.size(); ++b) row[b] = a[strips.offset(m, static_cast<int64_t>(b))];
   }
   return row;
 }

@@ -16,8 +16,8 @@
 namespace xjit {
 
 // Where the parts of a packed k block are, and how a weight becomes a u8 (pack.h). A block is walked in steps of
-// `parts` blocks of 32 k: a packed k block, or, of int4 whose scales are shared by more (far_header()), a
-// unit, while the header stays where it was last met.
+// `parts` blocks of 32 k: a packed k block, or, of int4 whose scales are shared by more (far_header()), a unit, while
+// the header stays where it was last met.
 struct VnniWeights {
   enum class Scale : uint8_t {
     kHalf,          // f16 d, or d and m, in front of each 32 k
@@ -73,10 +73,9 @@ class VnniUnpacker {
   void Setup(int frame);
 
   // A group of a K-quant's k block, at `w`, which moves behind it: touch(bytes) before the header and before each part,
-  // body() after each part, `unroll` of them in a
-  // loop's body. A loop, since a processor's prefetchers follow each load by its own stride, and lose it
-  // where that comes near 2 KiB (EPYC 9005, q4_0 4 rows in bodies of 0.6, 1.2, 2.3 and 4.6 KB: 94, 92, 83 and 78% of
-  // an ascending read).
+  // body() after each part, `unroll` of them in a loop's body. The caller says how many: a processor's prefetchers
+  // follow each load by its own stride, and those of Zen 5 lose it in loops of 2 KiB and more (EPYC 9005, 4 rows of
+  // q4_0, which has no such blocks, in bodies of 0.6, 1.2, 2.3 and 4.6 KB: 94, 92, 83 and 78% of an ascending read).
   template <typename Touch, typename Body>
   void SuperGroup(const Xbyak::Reg64& w, const Xbyak::Reg64& at, int unroll, const Xbyak::Zmm& temp, Touch touch,
                   Body body) {

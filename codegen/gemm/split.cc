@@ -14,7 +14,8 @@
 namespace xjit {
 namespace {
 
-// Two for each core of a socket of 64; with fewer cores idle threads find the tasks smaller, not fewer.
+// Two for each core of a socket of 64, so that another takes the second of a core that was held up. With fewer cores
+// each has more of them, of the same size, since their number must not depend on threads.
 constexpr int64_t kWantedUnits = 128;
 constexpr int64_t kRowBytes = kPanelColumns * 4;  // of sums
 
@@ -29,9 +30,10 @@ int64_t BlockOf(const GemmDesc& desc) {
   return std::max(32, PackedBlockElems(desc.w.type));
 }
 
-// What DepthParts takes a multiple of. Loops over blocks of 32 take several at a time, as many as divide the depth
-// (gemm_plan_vnni.cc). q8_0, one row and thread on Zen 5, four blocks at a time, share of an ascending read: depth 1216
-// 93%, 1280 104%.
+// What DepthParts takes a multiple of. Where it was measured fastest (PrefetchTuning::k_block, at most 256), a pass of
+// the loop over blocks of 32 takes several of them, or as many fewer as divide the part's depth (gemm_plan_vnni.cc): of
+// multiples of 128 never less than four. q8_0, one row and thread on Zen 5, four blocks at a time, share of an
+// ascending read: depth 1216 93%, 1280 104%.
 int64_t DepthUnit(const GemmDesc& desc) {
   constexpr int64_t kLoopDepth = 128;
   const int64_t block = BlockOf(desc);
@@ -44,20 +46,6 @@ int64_t PartBytes(const GemmDesc& desc, int64_t parts) {
   if (!OneScale(desc)) return PanelBytes(desc.w, k);
   const ScaledBlocks blocks = ScaledBlocksOf(desc.w, desc.k);
   return k / blocks.unit * blocks.unit_bytes;
-}
-
-int64_t BytesOfA(DType a, int64_t k) {
-  switch (a) {
-    case DType::kF32:
-      return 4 * k;
-    case DType::kBF16:
-    case DType::kF16:
-      return 2 * k;
-    case DType::kI8Act:
-      return k;
-    default:  // kQ8Act: the kernel goes to GemmArgs::k0 of each of a record's arrays
-      return 0;
-  }
 }
 
 // GCC's vector types: one AVX2 operation each. Without FMA: each operation rounds, as the kernels' epilogues do.
@@ -183,7 +171,8 @@ SplitGemmArgs SplitArgs(const GemmDesc& desc, int64_t parts, const GemmArgs& gem
           .int8 = desc.a == DType::kI8Act,
           .panel_bytes = PanelBytes(desc.w, desc.k),
           .w_bytes = PartBytes(desc, parts),
-          .a_bytes = BytesOfA(desc.a, k),
+          // Of kQ8Act the kernel goes to GemmArgs::k0 of each of a record's arrays.
+          .a_bytes = desc.a == DType::kQ8Act ? 0 : ActivationValueBytes(desc.a, k),
           .k = desc.a == DType::kQ8Act ? k : 0,
           .lda_bytes = desc.lda_bytes,
           .scale_offset = I8Layout{desc.k}.scale_offset(),

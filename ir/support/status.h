@@ -42,10 +42,24 @@ absl::Status Internal(fmt::format_string<Args...> format, Args&&... args) {
   return absl::InternalError(ToAbsl(fmt::format(format, std::forward<Args>(args)...)));
 }
 
+// Errors of the command line itself, not of what it leads to, carry a mark: commands end with exit status 2 for them.
+inline constexpr std::string_view kUsageMark = "xjit/usage";
+inline bool IsUsage(const absl::Status& status) { return status.GetPayload(ToAbsl(kUsageMark)).has_value(); }
+inline absl::Status AsUsage(absl::Status status) {
+  status.SetPayload(ToAbsl(kUsageMark), absl::Cord());  // none on a status that is ok
+  return status;
+}
+// A flag is wrong, or contradicts others: InvalidArgument with that mark.
+template <typename... Args>
+absl::Status UsageError(fmt::format_string<Args...> format, Args&&... args) {
+  return AsUsage(InvalidArgument(format, std::forward<Args>(args)...));
+}
+
 // The same status with `place: ` in front of its message.
 inline absl::Status Prefix(const absl::Status& status, std::string_view place) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), ToAbsl(fmt::format("{}: {}", place, Message(status))));
+  absl::Status prefixed(status.code(), ToAbsl(fmt::format("{}: {}", place, Message(status))));
+  return IsUsage(status) ? AsUsage(std::move(prefixed)) : prefixed;
 }
 
 }  // namespace xjit

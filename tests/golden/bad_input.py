@@ -96,8 +96,8 @@ def flag_cases(c, model):
     c.refused("flag without its value", ["run", model, "--prompt"], 2, "prompt")
     c.refused("--max-tokens words", ["run", model, "--raw-ids", "1", "--max-tokens", "many"], 2, "max-tokens")
     c.refused("--temperature -1", ["run", model, "--raw-ids", "1", "--temperature", "-1"], None, "temperature")
-    c.refused("--threads 0", logits + ["--out", out, "--threads", "0"], None, "threads")
-    c.refused("--threads -3", logits + ["--out", out, "--threads", "-3"], None, "threads")
+    c.refused("--threads 0", logits + ["--out", out, "--threads", "0"], 2, "threads")
+    c.refused("--threads -3", logits + ["--out", out, "--threads", "-3"], 2, "threads")
     c.refused("--threads 5000", logits + ["--out", out, "--threads", "5000"], 2, "for each of")
     gemm = ["bench-op", "gemm", "--m", "1", "--n", "64"]
     c.refused("bench-op of nothing", ["bench-op"], 2, "which operation")
@@ -108,13 +108,19 @@ def flag_cases(c, model):
     c.refused("bench-op rows without --cols", ["bench-op", "rows"], 2, "--cols")
     c.refused("kernels with another family's flag", ["kernels", "--family", "prepare", "--cols", "64", "--m", "1"], 2, "--m")
     c.refused("--chunk 0", logits + ["--out", out, "--chunk", "0"], None, "chunk")
-    c.refused("--isa foo", logits + ["--out", out, "--isa", "foo"], None, "avx2")
+    c.refused("--isa foo", logits + ["--out", out, "--isa", "foo"], 2, "avx2")
     if "avx512_bf16" not in host_isas():  # else its kernels run, under the emulator where there are no tiles
         c.refused("--isa amx", logits + ["--out", out, "--isa", "amx"], None, "avx2")
-    c.refused("--kv-dtype foo", logits + ["--out", out, "--kv-dtype", "foo"], None, "bf16")
-    c.refused("--backend foo", logits + ["--out", out, "--backend", "foo"], None, "interp")
+    c.refused("--kv-dtype foo", logits + ["--out", out, "--kv-dtype", "foo"], 2, "bf16")
+    c.refused("--backend foo", logits + ["--out", out, "--backend", "foo"], 2, "interp")
     c.refused("unwritable output", logits + ["--out", "/nonexistent/x"], 1, "/nonexistent/x")
     c.refused("output is a folder", logits + ["--out", c.tmp], 1)
+    # A file may have the name of a command or of a flag: that it is missing is no wrong usage.
+    c.refused("a missing file called as the command", ["show", "show"], 1, "show: no such file")
+    c.refused("a missing file called as a flag", ["show", "--", "--isa.gguf"], 1, "--isa.gguf: no such file")
+    c.refused("--stage asm without --kernel", ["ir", model, "--stage", "asm"], 2, "--kernel")
+    c.refused("--prompt and --raw-ids", ["run", model, "--prompt", "a", "--raw-ids", "1"], 2, "give one of them")
+    c.refused("--kv-dtype int8", logits + ["--out", out, "--kv-dtype", "int8"], 2, "bf16 or f32")
     c.refused("no ids file", ["logits", model, "--ids", "/nonexistent.json", "--out", out], 1, "/nonexistent.json")
     for name, text in {"not JSON": "{", "no prompt_ids": "{}", "ids of the wrong kind": '{"prompt_ids": [["a"]]}',
                        "an empty prompt": '{"prompt_ids": [[]]}', "a negative id": '{"prompt_ids": [[-1]]}',
@@ -125,7 +131,7 @@ def flag_cases(c, model):
     long = c.file("long.json", json.dumps({"prompt_ids": [[1] * 17]}).encode())
     c.refused("prompt longer than --ctx (logits)", ["logits", model, "--ids", long, "--out", out, "--ctx", "16"], 1, "16")
     c.refused("prompt longer than --ctx (run)", ["run", model, "--raw-ids", ",".join(["1"] * 17), "--ctx", "16"], 1, "16")
-    c.refused("--raw-ids that are no numbers", ["run", model, "--raw-ids", "1,x"], None, "raw-ids")
+    c.refused("--raw-ids that are no numbers", ["run", model, "--raw-ids", "1,x"], 2, "raw-ids")
     c.refused("--raw-ids past the vocabulary", ["run", model, "--raw-ids", "99999999"], 1)
     c.refused("no prompt file", ["run", model, "--prompt-file", "/nonexistent.txt"], 1, "/nonexistent.txt")
 
@@ -185,6 +191,17 @@ def gguf_cases(c, folder, rng):
     one("unknown tensor type", patched(data, t["type"], "<I", 250), "250")
     one("tensor past the end", patched(data, t["offset"], "<Q", 1 << 40), "blk.0.attn_q.weight")
     one("tensor offset that overflows", patched(data, t["offset"], "<Q", (1 << 64) - 32), "blk.0.attn_q.weight")
+    # The f16 scale in front of a block of q4_0: what is no number would else come out as logits.
+    q = layout.tensors["blk.0.ffn_gate.weight"]
+    (first,), (k,) = struct.unpack_from("<Q", data, q["offset"]), struct.unpack_from("<Q", data, q["dims"])
+    assert struct.unpack_from("<I", data, q["type"]) == (2,)
+    block_bytes = 18
+    at = -(-end // 32) * 32 + first + 2 * (k // 32) * block_bytes + block_bytes
+    for value, half in (("infinite", 0x7C00), ("no number", 0xFE00)):
+        nan = c.file("nan.gguf", patched(data, at, "<H", half))
+        says = "blk.0.ffn_gate.weight: row 2: the scale of block 1 is infinite or no number"
+        c.refused(f"gguf: a block's scale is {value}", c.logits(nan), 1, says)
+        c.refused(f"gguf: a block's scale is {value}, interpreted", c.logits(nan) + ["--backend", "interp"], 1, says)
     for key in layout.values:
         if key.endswith((".block_count", ".attention.head_count", ".embedding_length", ".feed_forward_length")):
             at = layout.values[key][1]

@@ -174,7 +174,48 @@ void Blocks(DType type, const uint8_t* row, int64_t k, float* out, Block block) 
   for (int64_t i = 0; i < k / info.block_elems; ++i) block(row + i * info.block_bytes, out + i * info.block_elems);
 }
 
+// Offsets of a block's f16 scale and minimum, the same twice where there is one; -1: none.
+struct BlockScales {
+  int d = -1, m = -1;
+};
+BlockScales ScalesOf(DType type) {
+  switch (type) {
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ5_0:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+      return {0, 0};
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      return {0, 2};
+    case DType::kQ2_K:
+      return {80, 82};
+    case DType::kQ3_K:
+      return {108, 108};
+    case DType::kQ6_K:
+      return {208, 208};
+    default:
+      return {};
+  }
+}
+
 }  // namespace
+
+int64_t BlockWithBadScale(DType type, const std::byte* row, int64_t k) {
+  const BlockScales at = ScalesOf(type);
+  if (at.d < 0) return -1;
+  constexpr uint16_t kExponent = 0x7c00;  // all of its bits set
+  const auto bad = [](const uint8_t* p) { return (Load16(p) & kExponent) == kExponent; };
+  const auto& info = Info(type);
+  const auto* b = reinterpret_cast<const uint8_t*>(row);
+  for (int64_t i = 0; i < k / info.block_elems; ++i, b += info.block_bytes) {
+    if (bad(b + at.d) || bad(b + at.m)) return i;
+  }
+  return -1;
+}
 
 void DequantizeRow(DType type, const std::byte* bytes, int64_t k, float* out) {
   const auto* row = reinterpret_cast<const uint8_t*>(bytes);

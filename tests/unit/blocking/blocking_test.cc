@@ -196,11 +196,13 @@ TEST(Blocking, DepthDoesNotDependOnThreads) {
 
 TEST(Blocking, ShowsWhatKernelsDo) {
   for (const TargetInfo& target : Machines()) {
+    int taken = 0;
     for (const Operands& operands : AllOperands()) {
       for (int64_t m : {1, 4, 8, 9, 600}) {
         const BlockingShape shape{m, 8960, 1536, 1, operands.w, operands.a, false};
         for (const Blocking& b : BlockingCandidates(shape, target)) {
           if (b.refused) continue;
+          ++taken;
           const auto rows = RowsOf<GemmDesc>();
           const auto row = std::find_if(rows.begin(), rows.end(), [&b](const auto& r) { return r.name == b.family; });
           ASSERT_NE(row, rows.end());
@@ -226,6 +228,7 @@ TEST(Blocking, ShowsWhatKernelsDo) {
         }
       }
     }
+    EXPECT_GT(taken, 0) << Name(target.isa);
   }
 }
 

@@ -336,6 +336,45 @@ TEST(WeightStore, RefusesScalesThatAreNoNumbers) {
   EXPECT_EQ(Message(CheckpointRows(names).Row(-1, w, 0, row)), Message(store.status()));
 }
 
+// Those within GGUF's blocks as well: q8_0 has one in front of each 32 values. Rotary pairs, so that the tensor's row
+// is another than the weight's.
+TEST(WeightStore, RefusesScalesOfBlocksThatAreNoNumbers) {
+  constexpr int64_t kRows = 8, kCols = 64, kRowBytes = 2 * 34;
+  Weight w = W("layered", {kRows, kCols});
+  w.type = Type::Weight(w.type.dims, DType::kQ8_0);
+  auto pool = WorkerPool::Create({.cpus = {-1, -1}});
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  const auto load = [&](uint16_t scale, int64_t stored_row, int64_t block) -> std::string {
+    std::string data(kRows * kRowBytes, '\0');
+    std::memcpy(&data[static_cast<size_t>(stored_row * kRowBytes + block * 34)], &scale, 2);
+    const TempFolder folder;
+    auto writer = testing::TinyGgufModel();  // 2 heads of 4; adjacent pairs
+    writer.Tensor("blk.0.q.weight", {kCols, kRows}, 8, data);
+    const auto checkpoint = OpenCheckpoint(folder.Write("m.gguf", writer.File()));
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+    if (!checkpoint.ok()) return "";
+    const WeightNames names(**checkpoint, kFamily);
+    const auto graph = Graph({});
+    graph->AddFunction("layer")->AddWeight(w.name, w.type);
+    auto repeat = std::make_unique<Op>(OpCode::kRepeat);
+    repeat->attrs["schedule"] = std::string("@layer:0-0");
+    graph->functions[0]->Add(std::move(repeat), {});
+    const auto store = WeightStore::Pack(names, *graph, **pool, {.huge = false});
+    // The interpreter's rows too.
+    CheckpointRows rows(names);
+    std::vector<float> row(kCols);
+    absl::Status interpreted;
+    for (int64_t n = 0; n < kRows; ++n) interpreted.Update(rows.Row(0, w, n, row));
+    EXPECT_EQ(Message(interpreted), Message(store.status()));
+    const std::string text(Message(store.status()));
+    return text.substr(std::min(text.size(), text.find("blk.")));
+  };
+  EXPECT_EQ(load(0x7bff, 2, 1), "");  // the largest number
+  EXPECT_EQ(load(0xfbff, 2, 1), "");
+  EXPECT_EQ(load(0x7c00, 2, 1), "blk.0.q.weight: row 2: the scale of block 1 is infinite or no number");
+  EXPECT_EQ(load(0xfe01, 7, 0), "blk.0.q.weight: row 7: the scale of block 0 is infinite or no number");
+}
+
 // The panels of the experts lie one after the other, each as a matrix's would.
 TEST(WeightStore, PacksExperts) {
   const WeightFolder folder({Counting("stack.weight", {3, 40, 5}), Counting("shared.weight", {20, 5}, 7000)});

@@ -272,19 +272,19 @@ TEST(Int8Plan, RefusesWithReason) {
   EXPECT_EQ(why(d, target), "gemm int8_vnni: weights are i8<group 128>, not i8 with a scale a column");
   d = desc;
   d.n = 48;
-  EXPECT_EQ(why(d, target), "n = 48 is not a positive multiple of 32");
+  EXPECT_EQ(why(d, target), "gemm: n = 48 is not a positive multiple of 32");
   d = desc;
   d.k = 131073;
   EXPECT_EQ(why(d, target), "gemm int8_vnni: k = 131073 is more than 131072");
   d = desc;
   d.rows = 9;
-  EXPECT_EQ(why(d, target), "rows = 9 is not in 0..8");
+  EXPECT_EQ(why(d, target), "gemm: rows = 9 is not in 0..8");
   d = desc;
   d.rows = 0;
   EXPECT_EQ(why(d, target), "gemm int8_vnni: many rows of i8act come in strips, few do not");
   d = desc;
   d.rows = 2;
-  EXPECT_EQ(why(d, target), "rows of 0 and 0 bytes overlap: a row of a takes 192, of c 256");
+  EXPECT_EQ(why(d, target), "gemm: rows of 0 and 0 bytes overlap: a row of a takes 192, of c 256");
 }
 
 // Without dot products nothing multiplies bytes in pairs, and AVX2 has no EVEX.

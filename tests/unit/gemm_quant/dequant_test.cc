@@ -3,12 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "codegen/gemm/gemm_desc.h"
+#include "codegen/gemm/pack.h"
 #include "quant_data.h"
 
 namespace xjit {
@@ -58,12 +63,71 @@ TEST_P(Dequant, MatchesGgml) {
   }
 }
 
+// Panels of those blocks, unpacked as the kernels' reference does: ggml's values, none lost or moved by packing. Column
+// c is made of blocks c, c + 1, c + 2 and c + 3.
+TEST_P(Dequant, MatchesGgmlThroughPackedPanels) {
+  std::string name(Name(GetParam()));
+  for (char& c : name) c = static_cast<char>(std::toupper(c));
+  const Tensor blocks = Get(name + ".blocks"), expected = Get(name + ".expected");
+  const int64_t count = blocks.shape[0], elems = expected.shape[1], k = 4 * elems;
+  const auto block_bytes = static_cast<size_t>(blocks.shape[1]);
+  ASSERT_EQ(count, kPanelColumns);
+  std::vector<std::string> columns;
+  std::vector<const std::byte*> rows;
+  for (int64_t c = 0; c < count; ++c) {
+    std::string& column = columns.emplace_back();
+    for (int64_t b = 0; b < 4; ++b) column.append(blocks.data + (c + b) % count * blocks.shape[1], block_bytes);
+  }
+  for (const std::string& column : columns) rows.push_back(reinterpret_cast<const std::byte*>(column.data()));
+  std::vector<std::byte> panel(static_cast<size_t>(PanelBytes(GetParam(), k)));
+  PackPanels(GetParam(), k, rows, 0, 1, panel.data());
+  std::vector<float> got(static_cast<size_t>(k)), want(got.size());
+  for (int64_t c = 0; c < count; ++c) {
+    for (int64_t b = 0; b < 4; ++b) {
+      std::memcpy(&want[static_cast<size_t>(b * elems)], expected.data + (c + b) % count * elems * 4,
+                  static_cast<size_t>(elems) * 4);
+    }
+    UnpackColumn(GetParam(), k, panel.data(), c, got.data());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << "column " << c << " element " << i;
+  }
+}
+
 std::string TypeName(const ::testing::TestParamInfo<DType>& info) { return std::string(Name(info.param)); }
 INSTANTIATE_TEST_SUITE_P(Types, Dequant,
                          ::testing::Values(DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
                                            DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ2_K,
                                            DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMxfp4),
                          TypeName);
+
+// A half that is no number shows in a block's values exactly where it is a scale or a minimum.
+TEST(BlockWithBadScale, FindsWhatMakesValuesNoNumbers) {
+  int scales = 0;
+  for (const DType type : testing::kQuantTypes) {
+    const DTypeInfo& info = Info(type);
+    const int64_t k = 3 * info.block_elems;
+    const auto row = [&](int offset, uint16_t half) {
+      std::vector<std::byte> bytes(static_cast<size_t>(3 * info.block_bytes));
+      std::memcpy(&bytes[static_cast<size_t>(info.block_bytes + offset)], &half, 2);
+      return bytes;
+    };
+    for (int offset = 0; offset + 2 <= info.block_bytes; offset += 2) {
+      for (const uint16_t half : {0x7c00, 0xfc00, 0x7e00, 0xffff, 0x7bff, 0xfbff}) {
+        const auto bytes = row(offset, half);
+        std::vector<float> values(static_cast<size_t>(k));
+        DequantizeRow(type, bytes.data(), k, values.data());
+        // mxfp4 has an exponent alone, of any value.
+        const bool finite = type == DType::kMxfp4 ||
+                            std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+        EXPECT_EQ(BlockWithBadScale(type, bytes.data(), k), finite ? -1 : 1)
+            << info.name << " offset " << offset << " half " << half;
+        scales += finite ? 0 : 1;
+      }
+    }
+  }
+  EXPECT_GT(scales, 0);
+  const std::vector<float> nans(64, NAN);
+  EXPECT_EQ(BlockWithBadScale(DType::kF32, reinterpret_cast<const std::byte*>(nans.data()), 64), -1);
+}
 
 TEST(Half, EveryCode) {
   for (uint32_t h = 0; h < 0x10000; ++h) {

@@ -2,11 +2,13 @@
 // of kernels.inc: of a part, and where asked for of the whole product.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,30 +17,21 @@
 
 #include "codegen/amx/tiles.h"
 #include "codegen/cpu.h"
+#include "codegen/gemm/gemm_desc.h"
 #include "codegen/gemm/gemm_ref.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/gemm/random_panels.h"
 #include "codegen/gemm/split.h"
 #include "codegen/kernel_rows.h"
+#include "codegen/kernels.h"
 #include "codegen/rows/rows_ref.h"
-#include "ir/support/act_layout.h"
-#include "ir/support/q8_layout.h"
+#include "ir/support/align.h"
+#include "ir/support/encoding.h"
+#include "ir/support/status.h"
+#include "ir/support/target.h"
 #include "tests/unit/guarded_buffer.h"
 
 namespace xjit::testing {
-
-inline int64_t RecordBytes(DType a, int64_t k) {
-  switch (a) {
-    case DType::kQ8Act:
-      return Q8Layout{k}.row_bytes();
-    case DType::kI8Act:
-      return I8Layout{k}.row_bytes();
-    case DType::kF32:
-      return 4 * k;
-    default:
-      return 2 * k;
-  }
-}
 
 class SplitProduct {
  public:
@@ -47,7 +40,7 @@ class SplitProduct {
     desc_ = {.n = n, .k = k, .a = a, .w = w, .rows = rows};
     desc_.epilogue = epilogue;
     // Rows are further apart than they are long.
-    desc_.lda_bytes = AlignUp(RecordBytes(a, k), 64) + 64;
+    desc_.lda_bytes = AlignUp(ActivationRowBytes(a, k), 64) + 64;
     desc_.ldc_bytes = 4 * n + 32;
     std::mt19937 random(static_cast<uint32_t>(rows * 131 + k));
     std::normal_distribution<float> normal;
@@ -149,7 +142,7 @@ class SplitProduct {
         const int64_t k = desc_.k / parts_, k0 = i * k;
         GemmArgs args = Args(*c, *scratch);
         const bool q8 = desc_.a == DType::kQ8Act;
-        if (!q8) args.a = a_->data() + (desc_.a == DType::kF32 ? 4 : 2) * k0;
+        if (!q8) args.a = a_->data() + ActivationValueBytes(desc_.a, k0);
         args.k0 = q8 ? k0 : 0;
         args.w = w_->data() + p * PanelBytes(desc_.w, desc_.k) + i * PanelBytes(desc_.w, k);
         args.c = part.data();

@@ -1,13 +1,28 @@
 // Products cut over depth: every row of kernels.inc that takes few rows, with every encoding that can be cut.
 #include "codegen/gemm/split.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
 #include <thread>
+#include <tuple>
+#include <vector>
 
+#include "codegen/cpu.h"
 #include "codegen/gemm/blocking.h"
 #include "codegen/gemm/gemm_plan.h"
+#include "codegen/gemm/pack.h"
+#include "codegen/kernel_rows.h"
+#include "ir/support/encoding.h"
 #include "tests/unit/gemm_split/split_product.h"
 
 namespace xjit {
@@ -162,6 +177,7 @@ TEST_P(EveryRow, ThreadsChangeNoBit) {
 }
 
 TEST_P(EveryRow, WhatIsNoNumberReachesTheRow) {
+  int taken = 0;
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (const Operands& o :
        {Operands{DType::kF16, DType::kF32, 32}, Operands{DType::kBF16, DType::kBF16, 32},
@@ -169,6 +185,7 @@ TEST_P(EveryRow, WhatIsNoNumberReachesTheRow) {
     const int rows = amx() ? 8 : 3;
     SplitProduct product(o.w, o.a, rows, 64, 4 * o.block, 4, {});
     if (!product.Compile(*row_, /*whole=*/true).ok()) continue;
+    ++taken;
     product.SetA(0, o.block + 3, nan);
     product.SetA(1, 3 * o.block + 5, inf);
     const auto c = product.Run(product.InOrder()), want = product.Unsplit();
@@ -178,6 +195,10 @@ TEST_P(EveryRow, WhatIsNoNumberReachesTheRow) {
       EXPECT_TRUE(std::isnan(whole) ? std::isnan(got) : got == whole) << got << " instead of " << whole;
       EXPECT_TRUE(std::isfinite(product.At(*c, 2, n))) << n;
     }
+  }
+  // amx_fp16 takes f16 alone, and amx_int8 whole rows.
+  if (GetParam() != "amx_int8" && GetParam() != "amx_fp16") {
+    EXPECT_GT(taken, 0);
   }
 }
 
@@ -220,6 +241,7 @@ TEST(DepthParts, SmallModelsKeepTheirPanels) {
 
 TEST(DepthParts, AreWholeBlocksAndLargeEnough) {
   for (const Operands& o : Cuttable()) {
+    int cut = 0;
     for (int64_t n = 32; n <= 4096; n += 96) {
       for (int64_t k : {512, 1536, 4864, 7168, 14336}) {
         if (IsQuantized(o.w.type) && k % o.block != 0) continue;
@@ -227,12 +249,14 @@ TEST(DepthParts, AreWholeBlocksAndLargeEnough) {
         const int64_t parts = DepthParts(desc);
         ASSERT_GE(parts, 1);
         if (parts == 1) continue;
+        ++cut;
         EXPECT_EQ(k % (parts * o.block), 0) << GemmName(desc, "*");
         EXPECT_LE(parts, (128 + n / 32 - 1) / (n / 32));
         EXPECT_GE(PanelBytes(o.w, k) / parts, kMinTaskBytes);
         EXPECT_TRUE(CheckParts(desc, parts).ok());
       }
     }
+    EXPECT_GT(cut, 0) << ToString(o.w) << " by " << Name(o.a);
   }
 }
 

@@ -148,7 +148,6 @@ TEST(Selection, ExplainsCandidates) {
   EXPECT_EQ(KernelLibrary(TargetOf(Isa::kAvx2)).Candidates(desc).size(), granted(Isa::kAvx2));
 }
 
-// Of rows that accept, none is cheaper than the chosen one.
 // A measured prefetch is in the plans whose emitters emit it, those without one of their own included.
 TEST(Selection, MeasuredPrefetch) {
   TargetInfo target = TargetOf(Isa::kAmx);
@@ -182,6 +181,7 @@ TEST(Selection, MeasuredPrefetch) {
   EXPECT_THAT(ToString(tuned(PlanGemmBf16Dot, many)), Not(HasSubstr(kMeasured)));
 }
 
+// Of rows that accept, none is cheaper than the chosen one.
 TEST(Selection, TakesTheCheapest) {
   for (Isa isa : kIsas) {
     KernelLibrary library(TargetOf(isa));
