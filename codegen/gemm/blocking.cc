@@ -57,7 +57,8 @@ constexpr int64_t kTilePairRows = 32;
 // from L3, taken to give a core 16 bytes a cycle (assumed, not measured: half or twice as much changes few tasks); and
 // unpacking two tiles (UnpackCycles() of gemm_amx_plan.cc: 80 to 120 cycles).
 constexpr double kTilesFromL3 = 2, kTilesUnpacked = 1.5;
-// Numbers of parts that rows are tried in.
+// Numbers of parts that rows are tried in: the fewest, and some more, since the first that comes out even is seldom
+// far.
 constexpr int kTaskTries = 6;
 
 // Tasks on tiles: p panels by r times 32 rows are p * r blocks of dots and read p + r times their bytes, so squares are

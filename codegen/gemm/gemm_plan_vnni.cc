@@ -25,7 +25,8 @@ absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
   if ((!IsQuantized(desc.w.type) && desc.w.type != DType::kI4) || !HasPanels(desc.w))
     return Unimplemented("gemm avx512_vnni: weights are {}, not a block encoding", ToString(desc.w));
   if (desc.w.type == DType::kI4 && desc.k % kQ8Block != 0) {
-    return InvalidArgument("k = {} is not a positive multiple of {}, the block of q8act", desc.k, kQ8Block);
+    return InvalidArgument("gemm avx512_vnni: k = {} is not a positive multiple of {}, the block of q8act", desc.k,
+                           kQ8Block);
   }
   XJIT_RETURN_IF_ERROR(CheckSizes(desc));
   if (desc.lda_bytes * kBlockRows + ActivationRowBytes(desc) > kMaxOffset || desc.ldc_bytes * kBlockRows > kMaxOffset ||

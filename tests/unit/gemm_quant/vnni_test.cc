@@ -316,7 +316,7 @@ TEST_P(Vnni, PlanChangesNoBit) {
       ASSERT_TRUE(product.Compile(roomy).ok());
       ASSERT_EQ(product.plan().k_block, 768);
       const auto want = product.Run();
-      // One, five, 13 blocks of 32 to a k block: parts of a superblock, and a last k block that is shorter.
+      // One, five, 13 blocks of 32 to a k block, whole superblocks, and a last k block that is shorter.
       for (const int64_t l2 : {2400, 13000, 34000}) {
         Product blocked(GetParam(), 0, m, 64, 768, epilogue);
         TargetInfo target = Product::Target();
@@ -326,6 +326,21 @@ TEST_P(Vnni, PlanChangesNoBit) {
         ASSERT_NO_FATAL_FAILURE(
             ExpectSame(*want, *blocked.Run(), fmt::format("m {}, {}", m, ToString(blocked.plan()))));
       }
+    }
+    // Blocks that are unpacked one by one up to so many rows, all at once beyond.
+    for (const int64_t m : {1, 7, 119, 121, 127, 245}) {
+      Product whole(GetParam(), 0, m, 64, 768, epilogue), blocked(GetParam(), 0, m, 64, 768, epilogue);
+      TargetInfo target = Product::Target();
+      target.l1d_bytes = 1 << 20;
+      ASSERT_TRUE(whole.Compile(target).ok());
+      ASSERT_EQ(whole.plan().near_rows, 0);
+      target.l1d_bytes = 16 << 10;
+      target.l2_bytes = 120 * Q8Layout{768}.row_bytes() * 4 / 3;
+      ASSERT_TRUE(blocked.Compile(target).ok());
+      ASSERT_EQ(blocked.plan().near_rows, 120);
+      ASSERT_LT(blocked.plan().near_k_block, 768);
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectSame(*whole.Run(), *blocked.Run(), fmt::format("m {}, {}", m, ToString(blocked.plan()))));
     }
     for (const int rows : {1, 2, 5}) {
       Product plain(GetParam(), rows, rows, 64, 768, epilogue), large(GetParam(), rows, rows, 64, 768, epilogue);
