@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "codegen/gemm/blocking.h"
 #include "codegen/gemm/gemm_plan.h"
 #include "codegen/gemm/pack.h"
 #include "codegen/kernels.h"
@@ -73,8 +74,12 @@ class Contender {
                             .w = m.packed,
                             .c = c[static_cast<size_t>(t)].data(),
                             .scratch = scratch[static_cast<size_t>(t)].data()};
+        // In the order in which the threads of a program take them.
         const int64_t panels = m.desc.panels();
-        kernels_[i]->fn(&args, panels * t / pool.threads(), panels * (t + 1) / pool.threads(), 0, m.desc.rows);
+        const int64_t task = SharePanels(GridOf(m.desc, 0, m.desc.rows), pool.threads()).panels;
+        for (int64_t p = task * t; p < panels; p += task * pool.threads()) {
+          kernels_[i]->fn(&args, p, std::min(p + task, panels), 0, m.desc.rows);
+        }
       });
       bytes += Bytes(m);
     }
