@@ -39,6 +39,7 @@ class PrefetchFile {
   // Whether it was measured, and what was found.
   bool Find(DType w, bool one_row, std::optional<PrefetchTuning>* found) const;
   // A line is appended in one write; a folder that cannot be written loses nothing but time.
+  // Find() of this object does not see it.
   void Keep(const PrefetchLine& line);
 
  private:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "frontend/printable.h"
 #include "ir/support/align.h"
@@ -397,6 +398,12 @@ int64_t FirstNotFinite(const TensorView& view) {
   return FirstNotFinite<uint16_t>(view.data, 0x7f80);
 }
 
+// The same of MXFP4's, E8M0 (OCP Microscaling Formats 1.0, 5.4.1): powers of two but for 255.
+int64_t FirstNanExponent(const TensorView& view) {
+  const auto at = std::find(view.data.begin(), view.data.end(), std::byte{255});
+  return at == view.data.end() ? -1 : at - view.data.begin();
+}
+
 }  // namespace
 
 absl::Status CheckScales(const StoredWeight& stored) {
@@ -405,8 +412,8 @@ absl::Status CheckScales(const StoredWeight& stored) {
     const bool scales = std::any_of(stored.matrices.begin(), stored.matrices.end(), [&](const StoredMatrix& m) {
       return m.scales != nullptr && m.scales >= begin && m.scales < end;
     });
-    if (!scales || !IsFloat(view->type)) continue;  // MXFP4's are powers of two
-    if (const int64_t at = FirstNotFinite(*view); at >= 0) {
+    if (!scales) continue;
+    if (const int64_t at = IsFloat(view->type) ? FirstNotFinite(*view) : FirstNanExponent(*view); at >= 0) {
       return InvalidArgument("{}: scale {} is infinite or no number", Printable(view->name), at);
     }
   }
@@ -421,7 +428,8 @@ absl::Status CheckBlocks(const StoredWeight& stored, const StoredMatrix& matrix,
   if (block < 0) return absl::OkStatus();
   for (const TensorView* view : stored.tensors) {
     const std::byte* begin = view->data.data();
-    if (at < begin || at >= begin + view->data.size()) continue;
+    const std::less<> before;  // of pointers into other files too
+    if (before(at, begin) || !before(at, begin + view->data.size())) continue;
     return InvalidArgument("{}: row {}: the scale of block {} is infinite or no number", Printable(view->name),
                            (at - begin) / row_bytes, block);
   }

@@ -28,6 +28,8 @@ constexpr PrefetchTuning kCandidates[] = {
 // A measurement reads so much: 0.2 ms and more, and by the time it comes round again it has left a core's cache.
 constexpr int64_t kReadBytes = int64_t{12} << 20;
 constexpr int64_t kLeastBytes = int64_t{32} << 20;
+// Three rounds found for one row of q5_k what reads at 89% where 95 could be had in four of eight tries, five in one of
+// six (EPYC 9005, 1 thread).
 constexpr int kRounds = 5;
 // What is found is kept for good. Of two that differ by less, the wrong one costs next to nothing.
 constexpr double kLeastGain = 0.03;

@@ -1,6 +1,7 @@
 // Packing: all weights of a fused module in the order in which kernels read them.
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <mutex>
 
 #include "codegen/gemm/pack.h"
@@ -56,7 +57,8 @@ absl::Status CheckRows(std::span<const WeightNames::Source> sources, std::span<c
     if (matrix == nullptr) continue;
     for (const WeightNames::Source& source : sources) {
       const StoredMatrix* first = source.stored.matrices.data();
-      if (matrix < first || matrix >= first + source.stored.matrices.size()) continue;
+      const std::less<> before;  // of pointers into other arrays too
+      if (before(matrix, first) || !before(matrix, first + source.stored.matrices.size())) continue;
       XJIT_RETURN_IF_ERROR(CheckBlocks(source.stored, *matrix, row));
     }
   }

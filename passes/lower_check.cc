@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kWayOut = "--backend interp runs it";
 
-// An op that lower.cc lowers: attributes that it reads (others must have their defaults), and items of its chains.
+// An op that lowering.h lowers: attributes that it reads (others must have their defaults), and items of its chains.
 struct Lowered {
   OpCode code;
   std::vector<std::string_view> attrs;
@@ -107,7 +107,8 @@ absl::Status CheckOrder(const Op& op) {
                                     : fmt::format("@{} with columns in the order of @{}", w->name, order));
 }
 
-// Depth of a gemm (the verifier lets no other op have it) in parts; the number of rows is the program's (lower.cc).
+// Depth of a gemm (the verifier lets no other op have it) in parts; the number of rows is the program's
+// (lower_linear.cc).
 absl::Status CheckDepthParts(const Op& op) {
   const Weight& w = *op.weight(1);
   GemmDesc desc{.n = PackedColumns(w), .k = w.type.cols(), .a = op.operand(0)->type.elem, .w = w.type.encoding()};

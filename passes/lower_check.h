@@ -7,7 +7,7 @@
 namespace xjit {
 
 // Unimplemented, naming op and feature, where an attribute, optional operand, chain item or shape of the op means
-// something that lowering does not know. Every op and feature that lower.cc learns is a row or a word in the table of
+// something that lowering does not know. Every op and feature that lowering learns is a row or a word in the table of
 // lower_check.cc.
 absl::Status CheckLowerable(const Op& op);
 // Of every op of a planned module, naming the function too.

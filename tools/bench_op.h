@@ -30,7 +30,7 @@ struct GemmShape {
   // Not required: the caller says what its command cannot do without.
   void Register(CLI::App* app);
   // The kernel's descriptor on such a machine: columns padded to whole panels, rows of A and C with their
-  // program's strides. InvalidArgument: unknown weights, a size that is missing or does not fit them.
+  // program's strides. A usage error: unknown weights, a size that is missing or does not fit them.
   absl::StatusOr<GemmDesc> Desc(const TargetInfo& target) const;
 };
 
@@ -125,7 +125,7 @@ class OpBench {
   int threads() const { return pool_->threads(); }
 
   // Copies of `bytes` bytes to rotate over: the flag, else with `from_memory` so many that they are more than four
-  // times the last-level cache (or `most`), else one. InvalidArgument when the flag says more than `most`,
+  // times the last-level cache (or `most`), else one. A usage error when the flag says more than `most`,
   // FailedPrecondition when memory does not hold them.
   absl::StatusOr<int64_t> Copies(int64_t bytes, bool from_memory, int64_t most = kMostCopies) const;
   // From now on kernels of few rows stream weights as was measured.

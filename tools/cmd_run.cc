@@ -189,9 +189,6 @@ absl::Status Run(RunFlags& f) {
   if (f.app->count("--raw-ids") > 0) {
     XJIT_ASSIGN_OR_RETURN(raw, ParseIds(f.raw_ids, "--raw-ids"));
   }
-  if (!f.prompt_file.empty()) {
-    XJIT_ASSIGN_OR_RETURN(f.prompt, ReadFile(f.prompt_file));
-  }
   if (f.app->count("--prompt") + f.app->count("--prompt-file") + f.app->count("--raw-ids") > 1) {
     return UsageError("--prompt, --prompt-file, --raw-ids: give one of them");
   }
@@ -200,6 +197,9 @@ absl::Status Run(RunFlags& f) {
     return UsageError(
         "--prompt: there is none (--prompt TEXT, --prompt-file F, --raw-ids 1,2,3, or --chat to converse)");
   if (!have_prompt && f.json) return UsageError("--json needs a prompt: a conversation has no one document");
+  if (!f.prompt_file.empty()) {
+    XJIT_ASSIGN_OR_RETURN(f.prompt, ReadFile(f.prompt_file));
+  }
   f.generate.max_tokens = f.max_tokens;
   f.generate.ignore_eos = f.ignore_eos;
 

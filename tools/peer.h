@@ -12,7 +12,7 @@ namespace xjit::tools {
 
 class PeerGemm {
  public:
-  // `name` is "onednn". InvalidArgument: another one. FailedPrecondition: xjit was built without it, or it has no such
+  // `name` is "onednn". A usage error: another one. FailedPrecondition: xjit was built without it, or it has no such
   // product on this machine.
   static absl::StatusOr<std::unique_ptr<PeerGemm>> Load(std::string_view name, const XjitPeerGemm& gemm);
   ~PeerGemm();

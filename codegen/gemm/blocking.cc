@@ -104,18 +104,17 @@ int64_t EvenPanels(int64_t panels, int64_t most, int threads) {
   return best;
 }
 
-// Sets the tasks, threads and chunk of panels that threads take; the grid's panels are b->parts times as many.
-void SharePanelTasks(const PanelGrid& grid, int threads, Blocking* b) {
+// Sets the tasks, threads and chunk of panels that threads take; the grid's panels are b->parts times as many. Returns
+// the rows of a task.
+int64_t SharePanelTasks(const PanelGrid& grid, int threads, Blocking* b) {
   const PanelTasks share = SharePanels(grid, threads);
   const int64_t across = CeilDiv(grid.panels, share.panels) * grid.products;
   const int64_t down = share.rows > 0 ? CeilDiv(grid.rows, share.rows) : 1;
   b->chunk = std::min(CeilDiv(share.panels, b->parts), grid.panels / b->parts) * kPanelColumns;
-  const int64_t task_rows = share.rows > 0 ? std::min(share.rows, grid.rows) : grid.rows;
-  if (b->block_m < task_rows) b->loop_order = "n,m,k,m";
-  b->block_m = std::min(b->block_m, task_rows);
   b->tasks = across * down;
   b->threads_n = static_cast<int>(std::min<int64_t>(threads, across));
   b->threads_m = static_cast<int>(std::min<int64_t>(threads / b->threads_n, down));
+  return share.rows > 0 ? std::min(share.rows, grid.rows) : grid.rows;
 }
 
 // Sets the costs and `reason` where the busiest thread computes for `cycles`: never less than the machine's peaks and
@@ -196,15 +195,15 @@ Blocking BlockingOf(const GemmDesc& desc, const GemmPlan& plan, int64_t rows, in
   const int64_t k = desc.k / parts;
   b.tile_m = plan.tile_rows;
   b.tile_n = plan.tile_vectors;
-  const bool near = !few && rows <= plan.near_rows;
-  b.block_m = plan.m_block > 0 && !near ? std::min(plan.m_block, rows) : rows;
-  // Without scratch few rows stream the whole depth through registers.
-  b.block_k = few && plan.scratch_bytes == 0 ? k : std::min(k, near ? plan.near_k_block : plan.k_block);
   b.unpack_once = Unpacks(desc);
-  b.loop_order = few ? "n,k" : "n,k,m";
   PanelGrid grid = GridOf(desc, plan.n_block, rows, parts);
   grid.products = experts;
-  SharePanelTasks(grid, threads, &b);
+  const int64_t task_rows = SharePanelTasks(grid, threads, &b);
+  const bool near = !few && task_rows <= plan.near_rows;
+  b.block_m = plan.m_block > 0 && !near ? std::min(plan.m_block, task_rows) : task_rows;
+  // Without scratch few rows stream the whole depth through registers.
+  b.block_k = few && plan.scratch_bytes == 0 ? k : std::min(k, near ? plan.near_k_block : plan.k_block);
+  b.loop_order = b.block_m < task_rows ? "n,m,k,m" : few ? "n,k" : "n,k,m";
   b.block_n = std::min(b.chunk, std::max<int64_t>(1, plan.n_block) * kPanelColumns);
   return b;
 }

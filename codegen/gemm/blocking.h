@@ -1,7 +1,7 @@
 // How a matrix product is cut up for one machine: kernel, register or tile grid, cache blocks, and the shares of
 // threads. Functions of numbers alone; passes/plan_blocking.cc writes the answer into the IR. Every row of kernels.inc
-// is asked for its plan, so that what is printed is what runs: passes/lower_linear.cc takes the kernel from there, block sizes
-// come from that kernel's plan, and both have the threads' shares from SharePanels().
+// is asked for its plan, so that what is printed is what runs: passes/lower_linear.cc takes the kernel from there,
+// block sizes come from that kernel's plan, and both have the threads' shares from SharePanels().
 //
 // Costs are cycles of one core, turned into time by the machine file's measured peaks; a peak that nobody measured
 // takes a nominal clock, which leaves the order of candidates as it is.

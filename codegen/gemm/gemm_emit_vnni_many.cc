@@ -1,5 +1,5 @@
 // Many rows: a panel is unpacked once into scratch (u8 and f32 scales), then tiles of rows run over it, int32 and f32
-// sums of a tile in registers. While they run, the next panel is prefetched into L2.
+// sums of a tile in registers. While the last of them run, the next panel is prefetched into L2.
 //
 // Where k is blocked (plan.k_block < k), plan.m_block rows go over one k block, which then stays in cache, before the
 // next; meanwhile their f32 sums are in scratch, behind the panel. Storing and loading a sum changes no bit of it.
@@ -18,7 +18,7 @@ namespace {
 using Xbyak::RegExp;
 using Xbyak::Zmm;
 
-// Rows whose tiles ask for the next panel, 22 lines or more for each block of 32 k, of which a panel has 17 at most.
+// Rows whose tiles ask for the next panel, 20 lines or more for each block of 32 k, of which a panel has 17 at most.
 // Asked for from the first row on, a panel leaves L2 again while many rows pass (EPYC 9005, 512x8960x1536, q8_0 74.2
 // and 75.1% of the peak, 2 threads 72.9 and 73.7, q4_1 67.2 and 67.6; k = 8960 the same).
 constexpr int kNextRows = 64;
@@ -95,7 +95,11 @@ class ManyRows {
     const auto choose = [&](int64_t depth, int64_t unpacked, int64_t rows) {
       e_.mov(slot(kDepth), static_cast<int>(depth / 32));
       e_.mov(slot(kUnpackDepth), static_cast<int>(unpacked / 32));
-      rows > 0 ? e_.mov(slot(kRowsTogether), static_cast<int>(rows)) : Copy(kRowsTogether, kRows);
+      if (rows > 0) {
+        e_.mov(slot(kRowsTogether), static_cast<int>(rows));
+      } else {
+        Copy(kRowsTogether, kRows);
+      }
     };
     Xbyak::Label chosen;
     choose(plan_.k_block, desc_.k, plan_.m_block);
@@ -218,7 +222,7 @@ class ManyRows {
       e_.add(partial_, static_cast<int>(blocks() * unpacked_bytes_));
     }
     XJIT_RETURN_IF_ERROR(Tiles());
-    Copy(kBlockBegin, kBlockEnd);
+    Copy(kBlockBegin, kBlockEnd);  // through t_
     e_.cmp(t_, static_cast<int>(blocks()));
     e_.jl(k_block, e_.T_NEAR);
 
@@ -276,6 +280,10 @@ class ManyRows {
     e_.cmp(prefetch_, slot(kPrefetchEnd));
     e_.cmovae(prefetch_step_, t_);
     e_.cmp(rows_left_, kNextRows);
+    e_.cmovg(prefetch_step_, t_);
+    if (plan_.m_block == 0) return;
+    e_.mov(u_, slot(kRowsLeft));  // not the last row block's
+    e_.cmp(u_, slot(kRowsTogether));
     e_.cmovg(prefetch_step_, t_);
   }
 

@@ -77,12 +77,12 @@ double UnpackInstructions(const Encoding& w, const FloatOps& ops) {
 // Prefetches of every line, for few rows. Where a row or two of f32 or bf16 pairs leave the loads time to run ahead,
 // the hardware follows the stream at full speed and a prefetch only costs. Elsewhere it gains (EPYC 9005, one thread,
 // share of an ascending read at 37-42 GB/s, without, with 4 and with 8 KiB ahead): bf16 dot 4 rows 90, 96, 99%, 8 rows
-// 79, 89, 94%; f16 4 rows 64, 85, 97%; f8e4m3 1 row 86, 94, 101%, 4 rows 59, 82, 95%; f32 8 rows 74, 91, 95%. 12 to 32
-// KiB and T1 are no better.
-void SetFewRowsPrefetch(const Encoding& w, const FloatOps& ops, int rows, GemmPlan* plan) {
+// 79, 89, 94%; f16 4 rows 64, 85, 97%; f8e4m3 1 row 86, 94, 101%, 4 rows 59, 82, 95%; f32 8 rows 74, 91, 95%. 10 KiB is
+// better still (kPrefetchT0Ahead); 12 to 32 KiB and T1 are not.
+void SetFewRowsPrefetch(const Encoding& w, const FloatOps& ops, int rows, const TargetInfo& target, GemmPlan* plan) {
   if (w.type == DType::kF32 && rows <= (ops.wide ? 2 : 1)) return;
   plan->prefetch = PrefetchHint::kT0;
-  plan->prefetch_distance = kPrefetchT0Ahead;
+  plan->prefetch_distance = HasLargeL1(target) ? kPrefetchT0Ahead : kPrefetchAhead;
   plan->prefetch_every = 64;
 }
 
@@ -135,7 +135,7 @@ GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOp
     plan.tile_rows = desc.rows;
     plan.tile_vectors = kPanelColumns / lanes;
     plan.k_block = ReadsPairs(desc, ops) ? PairUnit(w) : WeightUnit(w);
-    SetFewRowsPrefetch(w, ops, desc.rows, &plan);
+    SetFewRowsPrefetch(w, ops, desc.rows, target, &plan);
     plan.cost = multiply + unpack / desc.rows;
     return plan;
   }
@@ -171,7 +171,7 @@ GemmPlan PlanFloat(const GemmDesc& desc, const TargetInfo& target, const FloatOp
   }
   plan.scratch_bytes = PanelScratchOf(desc, plan, ops, plan.k_block).bytes();
   if (ops.dot) plan.k_block *= 2;
-  if (desc.rows > 0) SetFewRowsPrefetch(w, ops, desc.rows, &plan);
+  if (desc.rows > 0) SetFewRowsPrefetch(w, ops, desc.rows, target, &plan);
   return plan;
 }
 

@@ -60,9 +60,9 @@ void BlockDepth(const GemmDesc& desc, const TargetInfo& target, GemmPlan* plan) 
 // 89%. With 32 KiB of L1 data T1 is better (gemm_plan_vnni.cc).
 void ChoosePrefetch(const GemmDesc& desc, const TargetInfo& target, GemmPlan* plan) {
   if (desc.rows <= 2) return;
-  const bool large_l1 = target.l1d_bytes >= 48 << 10;
+  const bool large_l1 = HasLargeL1(target);
   plan->prefetch = large_l1 ? PrefetchHint::kT0 : PrefetchHint::kT1;
-  plan->prefetch_distance = large_l1 ? kPrefetchT0Ahead : 8192;
+  plan->prefetch_distance = large_l1 ? kPrefetchT0Ahead : kPrefetchAhead;
   plan->prefetch_every = 64;
 }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMaxOffset = std::numeric_limits<int32_t>::max() / 2;
 // Rows that go over one block of k where k is blocked: whole tiles of 4 and of 6.
 constexpr int64_t kBlockRows = 120;
-// Rows whose sums are in scratch, 64 KiB, while k blocks of L1 are unpacked.
+// Most rows whose sums are in scratch while k blocks of L1 are unpacked: 64 KiB, which L2 holds beside the activations.
 constexpr int64_t kMostNearRows = 512;
 
 absl::Status Check(const GemmDesc& desc, const TargetInfo& target) {
@@ -44,14 +44,14 @@ int Multiplications(const VnniWeights& w) {
 }
 
 // Measured with the weights in memory, alternated with an ascending reader, 1 and 2 threads (8192 x 3072, share of the
-// reader's speed). Cores with 48 KiB of L1 data: EPYC, Zen 5: every line into L1 is best for all
-// encodings and 1 to 8 rows (one row 94-103%, without 43-90%; 2 threads 100%). With 32 KiB: EPYC, Zen 4: there dense
-// prefetch costs one row 5-30%, and the streamer alone suffices but for the long superblocks of K-quants, where one
-// line in six gains up to 17 points; from two rows on every line into L2 is best.
+// reader's speed). Cores with 48 KiB of L1 data: EPYC, Zen 5: every line into L1 is best for all encodings and 1 to 8
+// rows (one row 94-103%, without 43-90%; 2 threads 100%). With 32 KiB: EPYC, Zen 4: there dense prefetch costs one row
+// 5-30%, and the streamer alone suffices but for the long superblocks of K-quants, where one line in six gains up to 17
+// points; from two rows on every line into L2 is best.
 void ChoosePrefetch(const GemmDesc& desc, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
-  plan->prefetch_distance = 8192;
+  plan->prefetch_distance = kPrefetchAhead;
   plan->prefetch_every = 64;
-  if (target.l1d_bytes >= 48 << 10) {
+  if (HasLargeL1(target)) {
     plan->prefetch = PrefetchHint::kT0;
     plan->prefetch_distance = kPrefetchT0Ahead;
   } else if (desc.rows > 1) {
@@ -107,7 +107,8 @@ int64_t DepthOf(int64_t bytes, int64_t blocks, const VnniWeights& weights) {
 // Unpacking writes what it unpacks: to L1 it costs as much as the products of 2 rows, to L2 of 5. So calls whose
 // activations stay in L2 unpack a block of L1 at a time, and read their activations once for each (Zen 5, k = 1536,
 // q4_k with 16, 32, 64, 128 and 256 rows 51.5, 59.1, 64.7, 66.5, 68.9 to 57.6, 64.1, 67.0, 68.3, 69.2%; activations
-// that come from L3, 512 rows, k = 8960: 68.2 to 67.5).
+// that come from L3, 512 rows, k = 8960: 68.2 to 67.5). Three quarters of L2 leave room for the sums and the next
+// panel: activations of 1.2 times L2 (512 rows, k = 1536) lose with two threads what they gain with one.
 void BlockDepth(const GemmDesc& desc, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
   const int64_t blocks = desc.k / 32;
   const int64_t near_bytes = target.l1d_bytes / 8 * 5, far_bytes = target.l2_bytes / 2;

@@ -29,7 +29,7 @@ struct VnniWeights {
     kExponent,      // mxfp4
     kOutside,       // i4: f16 and, if there are, u8 zeros, of both groups
   };
-  int parts = 0;                  // blocks of 32 k in a step
+  int parts = 0;                  // blocks of 32 k in a step: one, or eight
   int step_bytes = 0;             // both groups
   int header_stride = 0;          // from group to group
   int part0 = 0;                  // from the step to the data of part 0

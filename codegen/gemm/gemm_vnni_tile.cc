@@ -82,6 +82,8 @@ void VnniTile::Dots(int begin, int end, int half) {
       e_.add(p_.prefetch, p_.prefetch_step);
     }
     if (prefetch_a_ && g < rows_) e_.prefetcht0(e_.ptr[p_.q + (RowOffset(g) + kPrefetchA)]);
+    // What the next tile's rows are scaled by (EPYC 9005, 512x1536x8960, q6_k 63.3 and 63.6% of the peak, 2
+    // threads 58.6 and 60.9, q2_k 48.1 and 52.2; of whole blocks it gains nothing).
     if (weights_.halves() && g < rows_) {
       e_.prefetcht0(e_.ptr[Activation(rows_ + g, act_.scale())]);
       e_.prefetcht0(e_.ptr[Activation(rows_ + g, act_.neg_half_sum(), 8)]);

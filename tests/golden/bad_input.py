@@ -95,7 +95,8 @@ def flag_cases(c, model):
     c.refused("no model", ["run"], 2)
     c.refused("flag without its value", ["run", model, "--prompt"], 2, "prompt")
     c.refused("--max-tokens words", ["run", model, "--raw-ids", "1", "--max-tokens", "many"], 2, "max-tokens")
-    c.refused("--temperature -1", ["run", model, "--raw-ids", "1", "--temperature", "-1"], None, "temperature")
+    c.refused("--temperature -1", ["run", model, "--raw-ids", "1", "--temperature", "-1"], 2, "temperature")
+    c.refused("two prompts", ["run", model, "--prompt", "a", "--prompt-file", "/nonexistent"], 2, "give one of them")
     c.refused("--threads 0", logits + ["--out", out, "--threads", "0"], 2, "threads")
     c.refused("--threads -3", logits + ["--out", out, "--threads", "-3"], 2, "threads")
     c.refused("--threads 5000", logits + ["--out", out, "--threads", "5000"], 2, "for each of")
@@ -107,7 +108,7 @@ def flag_cases(c, model):
     c.refused("bench-op gemm of part of a block", gemm + ["--k", "250", "--weights", "q4_k"], 2, "256")
     c.refused("bench-op rows without --cols", ["bench-op", "rows"], 2, "--cols")
     c.refused("kernels with another family's flag", ["kernels", "--family", "prepare", "--cols", "64", "--m", "1"], 2, "--m")
-    c.refused("--chunk 0", logits + ["--out", out, "--chunk", "0"], None, "chunk")
+    c.refused("--chunk 0", logits + ["--out", out, "--chunk", "0"], 2, "chunk")
     c.refused("--isa foo", logits + ["--out", out, "--isa", "foo"], 2, "avx2")
     if "avx512_bf16" not in host_isas():  # else its kernels run, under the emulator where there are no tiles
         c.refused("--isa amx", logits + ["--out", out, "--isa", "amx"], None, "avx2")

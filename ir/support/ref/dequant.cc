@@ -206,13 +206,14 @@ BlockScales ScalesOf(DType type) {
 
 int64_t BlockWithBadScale(DType type, const std::byte* row, int64_t k) {
   const BlockScales at = ScalesOf(type);
-  if (at.d < 0) return -1;
+  const bool exponents = type == DType::kMxfp4;  // E8M0, whose 255 is no number
+  if (at.d < 0 && !exponents) return -1;
   constexpr uint16_t kExponent = 0x7c00;  // all of its bits set
   const auto bad = [](const uint8_t* p) { return (Load16(p) & kExponent) == kExponent; };
   const auto& info = Info(type);
   const auto* b = reinterpret_cast<const uint8_t*>(row);
   for (int64_t i = 0; i < k / info.block_elems; ++i, b += info.block_bytes) {
-    if (bad(b + at.d) || bad(b + at.m)) return i;
+    if (exponents ? b[0] == 255 : bad(b + at.d) || bad(b + at.m)) return i;
   }
   return -1;
 }

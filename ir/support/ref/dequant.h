@@ -57,7 +57,8 @@ inline float Fp4ToF32(uint8_t code) { return 0.5f * static_cast<float>(kFp4Doubl
 // Source: ggml, ggml-common.h (block_*) and ggml-quants.c (dequantize_row_*).
 void DequantizeRow(DType type, const std::byte* row, int64_t k, float* out);
 
-// The first block of such a row with an f16 scale or minimum that is infinite or no number; -1: none.
+// The first block of such a row with an f16 scale or minimum that is infinite or no number, or an E8M0 scale that is no
+// number; -1: none.
 int64_t BlockWithBadScale(DType type, const std::byte* row, int64_t k);
 
 }  // namespace xjit

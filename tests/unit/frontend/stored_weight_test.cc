@@ -201,6 +201,12 @@ TEST(StoredWeight, ScalesAreNumbers) {
   EXPECT_EQ(check({awq, Of("x.scales", "F16", {2, 8}, halves)}), "");
   halves[9] = 0x7e00;
   EXPECT_EQ(check({awq, Of("x.scales", "F16", {2, 8}, halves)}), "x.scales: scale 9 is infinite or no number");
+  const FileTensor fp4 = Zeros("x_blocks", "U8", {2, 3, 4, 16}, 384);
+  std::vector<uint8_t> powers(24, 254);
+  EXPECT_EQ(check({fp4, Of("x_scales", "U8", {2, 3, 4}, powers)}, {}, "x"), "");
+  powers[17] = 255;
+  EXPECT_EQ(check({fp4, Of("x_scales", "U8", {2, 3, 4}, powers)}, {}, "x"),
+            "x_scales: scale 17 is infinite or no number");
   // Of one expert among others.
   const auto expert = [](int e) { return Zeros(fmt::format("x.{}.weight", e), "I8", {1, 8}, 8); };
   EXPECT_EQ(check({expert(0), F32("x.0.weight_scale", {1}, {1}), expert(1), F32("x.1.weight_scale", {1}, {NAN})},

@@ -115,9 +115,10 @@ TEST(BlockWithBadScale, FindsWhatMakesValuesNoNumbers) {
         const auto bytes = row(offset, half);
         std::vector<float> values(static_cast<size_t>(k));
         DequantizeRow(type, bytes.data(), k, values.data());
-        // mxfp4 has an exponent alone, of any value.
-        const bool finite = type == DType::kMxfp4 ||
-                            std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+        // mxfp4 has an exponent alone, of which one is no number, and the largest make large codes overflow.
+        const bool finite = type == DType::kMxfp4
+                                ? offset > 0 || (half & 0xff) != 0xff
+                                : std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
         EXPECT_EQ(BlockWithBadScale(type, bytes.data(), k), finite ? -1 : 1)
             << info.name << " offset " << offset << " half " << half;
         scales += finite ? 0 : 1;
