@@ -33,6 +33,9 @@ constexpr int64_t kLeastBytes = int64_t{32} << 20;
 constexpr int kRounds = 5;
 // What is found is kept for good. Of two that differ by less, the wrong one costs next to nothing.
 constexpr double kLeastGain = 0.03;
+// Who takes so much longer than the first in two rounds is not asked again: measurements differ by a tenth, seldom
+// more.
+constexpr double kHopeless = 1.15;
 
 // Depths of a loop's body, for activations in blocks of 32: how far a load moves from one pass to the next decides
 // whether the processor's prefetchers follow. The least and the most that a body has (gemm_plan_vnni.cc: 1 to 8
@@ -127,6 +130,7 @@ absl::StatusOr<std::optional<size_t>> Fastest(const std::vector<Tuning>& candida
   std::vector<std::vector<double>> times(contenders.size());
   for (int round = 0; round < kRounds; ++round) {
     for (size_t i = 1; i < contenders.size(); ++i) {
+      if (round >= 2 && Median(times[i]) > kHopeless) continue;
       const double first = contenders[0]->Read(pool, a, c, scratch, &next);
       times[i].push_back(contenders[i]->Read(pool, a, c, scratch, &next) / first);
     }

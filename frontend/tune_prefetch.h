@@ -19,7 +19,7 @@ struct PackedMatrix {
   const std::byte* packed = nullptr;
 };
 // What streams these matrices, all of one type and number of rows, fastest: reads them with each of a few candidates in
-// turns, on all threads of the pool, some 35 ms. Nullopt: no candidate gains 3% on what the planner chooses. An error:
+// turns, on all threads of the pool, some 50 ms. Nullopt: no candidate gains 3% on what the planner chooses. An error:
 // there is no memory to measure in.
 absl::StatusOr<std::optional<PrefetchTuning>> MeasurePrefetch(const std::vector<PackedMatrix>& matrices,
                                                               WorkerPool& pool, const TargetInfo& target);
