@@ -404,13 +404,17 @@ int64_t FirstNanExponent(const TensorView& view) {
   return at == view.data.end() ? -1 : at - view.data.begin();
 }
 
+bool Holds(const TensorView& view, const std::byte* at) {
+  const std::less<> before;  // of pointers into other files too
+  return !before(at, view.data.data()) && before(at, view.data.data() + view.data.size());
+}
+
 }  // namespace
 
 absl::Status CheckScales(const StoredWeight& stored) {
   for (const TensorView* view : stored.tensors) {
-    const std::byte *begin = view->data.data(), *end = begin + view->data.size();
     const bool scales = std::any_of(stored.matrices.begin(), stored.matrices.end(), [&](const StoredMatrix& m) {
-      return m.scales != nullptr && m.scales >= begin && m.scales < end;
+      return m.scales != nullptr && Holds(*view, m.scales);
     });
     if (!scales) continue;
     if (const int64_t at = IsFloat(view->type) ? FirstNotFinite(*view) : FirstNanExponent(*view); at >= 0) {
@@ -427,11 +431,9 @@ absl::Status CheckBlocks(const StoredWeight& stored, const StoredMatrix& matrix,
   const int64_t block = BlockWithBadScale(matrix.type, at, matrix.k);
   if (block < 0) return absl::OkStatus();
   for (const TensorView* view : stored.tensors) {
-    const std::byte* begin = view->data.data();
-    const std::less<> before;  // of pointers into other files too
-    if (before(at, begin) || !before(at, begin + view->data.size())) continue;
+    if (!Holds(*view, at)) continue;
     return InvalidArgument("{}: row {}: the scale of block {} is infinite or no number", Printable(view->name),
-                           (at - begin) / row_bytes, block);
+                           (at - view->data.data()) / row_bytes, block);
   }
   return Internal("a row of blocks lies in no tensor");
 }

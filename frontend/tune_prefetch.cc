@@ -74,14 +74,14 @@ class Contender {
       const size_t i = *next;
       *next = (i + 1) % matrices_.size();
       const PackedMatrix& m = matrices_[i];
+      // In the order in which the threads of a program take them.
+      const int64_t panels = m.desc.panels();
+      const int64_t task = SharePanels(GridOf(m.desc, 0, m.desc.rows), pool.threads()).panels;
       pool.Run([&](int t) {
         const GemmArgs args{.a = a,
                             .w = m.packed,
                             .c = c[static_cast<size_t>(t)].data(),
                             .scratch = scratch[static_cast<size_t>(t)].data()};
-        // In the order in which the threads of a program take them.
-        const int64_t panels = m.desc.panels();
-        const int64_t task = SharePanels(GridOf(m.desc, 0, m.desc.rows), pool.threads()).panels;
         for (int64_t p = task * t; p < panels; p += task * pool.threads()) {
           kernels_[i]->fn(&args, p, std::min(p + task, panels), 0, m.desc.rows);
         }

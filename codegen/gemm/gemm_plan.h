@@ -65,9 +65,9 @@ absl::Status CheckSizes(const GemmDesc& desc);
 // q6_k 93 and 99, int4 88 and 93, mxfp4 85 and 92, fp8 92 and 97, int8 and bf16 the same; 2 threads and other encodings
 // the same. 12 KiB is no better, 14 is worse.
 inline constexpr int kPrefetchT0Ahead = 10 << 10;
-// With a smaller L1, as measured on Zen 4 (gemm_plan_vnni.cc).
-inline constexpr int kPrefetchAhead = 8 << 10;
 inline bool HasLargeL1(const TargetInfo& target) { return target.l1d_bytes >= 48 << 10; }
+// With a smaller one 8 KiB, as measured on Zen 4 (gemm_plan_vnni.cc).
+inline int PrefetchAhead(const TargetInfo& target) { return HasLargeL1(target) ? kPrefetchT0Ahead : 8 << 10; }
 
 // prefetcht0, prefetcht1 or nothing.
 void EmitPrefetchAt(PrefetchHint hint, const Xbyak::Address& place, Emitter& e);

@@ -82,7 +82,7 @@ double UnpackInstructions(const Encoding& w, const FloatOps& ops) {
 void SetFewRowsPrefetch(const Encoding& w, const FloatOps& ops, int rows, const TargetInfo& target, GemmPlan* plan) {
   if (w.type == DType::kF32 && rows <= (ops.wide ? 2 : 1)) return;
   plan->prefetch = PrefetchHint::kT0;
-  plan->prefetch_distance = HasLargeL1(target) ? kPrefetchT0Ahead : kPrefetchAhead;
+  plan->prefetch_distance = PrefetchAhead(target);
   plan->prefetch_every = 64;
 }
 

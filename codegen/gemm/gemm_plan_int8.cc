@@ -60,9 +60,8 @@ void BlockDepth(const GemmDesc& desc, const TargetInfo& target, GemmPlan* plan) 
 // 89%. With 32 KiB of L1 data T1 is better (gemm_plan_vnni.cc).
 void ChoosePrefetch(const GemmDesc& desc, const TargetInfo& target, GemmPlan* plan) {
   if (desc.rows <= 2) return;
-  const bool large_l1 = HasLargeL1(target);
-  plan->prefetch = large_l1 ? PrefetchHint::kT0 : PrefetchHint::kT1;
-  plan->prefetch_distance = large_l1 ? kPrefetchT0Ahead : kPrefetchAhead;
+  plan->prefetch = HasLargeL1(target) ? PrefetchHint::kT0 : PrefetchHint::kT1;
+  plan->prefetch_distance = PrefetchAhead(target);
   plan->prefetch_every = 64;
 }
 

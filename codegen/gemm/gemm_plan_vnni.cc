@@ -49,11 +49,10 @@ int Multiplications(const VnniWeights& w) {
 // 5-30%, and the streamer alone suffices but for the long superblocks of K-quants, where one line in six gains up to 17
 // points; from two rows on every line into L2 is best.
 void ChoosePrefetch(const GemmDesc& desc, const VnniWeights& weights, const TargetInfo& target, GemmPlan* plan) {
-  plan->prefetch_distance = kPrefetchAhead;
+  plan->prefetch_distance = PrefetchAhead(target);
   plan->prefetch_every = 64;
   if (HasLargeL1(target)) {
     plan->prefetch = PrefetchHint::kT0;
-    plan->prefetch_distance = kPrefetchT0Ahead;
   } else if (desc.rows > 1) {
     plan->prefetch = PrefetchHint::kT1;
   } else if (weights.parts > 1) {
